@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch import nn
 
-__all__ = ["gpt2", "interleave", "machine", "ratio", "write_gpt2_onnx"]
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

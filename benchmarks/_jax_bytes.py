@@ -19,8 +19,6 @@ MODELS = (
     "hf-llama",
 )
 
-__all__ = ["MODELS", "report", "runnable"]
-
 
 def runnable() -> tuple[str, ...]:
     """The models that can be made here; what is left out is told."""

@@ -13,8 +13,6 @@ TESTS = Path(__file__).parents[1] / "tests"
 PLANS = (("store-all", None), ("dtr", "range:0.7"), ("dtr", "range:0.4"))
 LOW, HIGH = 0.9, 1.1
 
-__all__ = ["report"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Kept", "processor_s"]
-
 T = TypeVar("T")
 
 

@@ -21,8 +21,6 @@ from remat_compile.planners.offload.copies.gaps import Gap, gaps_of
 from remat_compile.planners.offload.copies.place import Move, times_of
 from remat_compile.planners.offload.copies.task import CopyTask
 
-__all__ = ["layer_windows"]
-
 _LAYER = re.compile(r"\bblocks\.(\d+)")
 _LEAST_BYTES = 1 << 20
 

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ARCHITECTURES", "make"]
-
 Values = dict[str, Any]
 Options = Mapping[str, Any]
 

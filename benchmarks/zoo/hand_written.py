@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ARCHITECTURES", "make"]
-
 BATCH, CLASSES = 4, 5
 
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from .published import GptBlock, Heads, attended
 
-__all__ = ["CHAINS", "HIERARCHIES", "make"]
-
 Example = tuple[nn.Module, tuple[Tensor, ...]]
 
 

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["NETWORKS", "GptBlock", "Heads", "attended", "make"]
-
 CLASSES = 1000
 Kernel = int | tuple[int, int]
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Tab", "browser", "tab"]
-
 PATIENCE_S = 120.0
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["HANGS_S", "Clock", "patient", "skips"]
-
 HANGS_S = 120.0
 """What takes longer by the clock hangs: no machine is so slow, or so busy."""
 

@@ -20,8 +20,6 @@ from remat_compile.plans.compare.step import compare_step
 from remat_compile.plans.fusion.kernels import rounding
 from remat_compile.verifier import ProvenPlan
 
-__all__ = ["Gated", "bound", "check_step", "codes", "made", "needs_compiler"]
-
 needs_compiler = pytest.mark.skipif(
     missing(torch.device("cpu")) is not None, reason="no C++ compiler"
 )

@@ -13,8 +13,6 @@ import torch
 from remat_compile.backends.torch.runtime import AcceleratorEngine
 from remat_compile.backends.torch.runtime.engine import storage_bytes
 
-__all__ = ["AT_ONCE", "LATE", "PATTERNS", "Delay"]
-
 _CYCLES = 2_000_000
 """Of the clock: a millisecond, as long as a GPU takes for many operators of a test."""
 

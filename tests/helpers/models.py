@@ -23,18 +23,6 @@ from helpers.networks.linear import MLP, TwoInTwoOut
 from helpers.networks.llama import Llama
 from helpers.networks.transformers import GPT, EncoderDecoder, ViT
 
-__all__ = [
-    "BASE",
-    "FACTORIES",
-    "LOSS_INSIDE",
-    "MODELS",
-    "SMALL",
-    "VARIANTS",
-    "Factory",
-    "export_onnx",
-    "no_dropout",
-]
-
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 Factory = Callable[[torch.dtype], Sample]
 LossFn = Callable[..., Tensor]

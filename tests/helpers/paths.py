@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CONFORMANCE", "ROOT", "TESTS"]
-
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 CONFORMANCE = ROOT / "spec" / "conformance"

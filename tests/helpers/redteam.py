@@ -15,8 +15,6 @@ from pathlib import Path
 
 from helpers.paths import CONFORMANCE, TESTS
 
-__all__ = ["FILES", "MADE", "Case", "Outcome", "cases"]
-
 FILES = TESTS / "redteam" / "files"
 BASE = CONFORMANCE / "valid" / "mlp.fbir"
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["default_only"]
-
 
 def default_only(cases: Iterable[Any], default: Collection[Any]) -> list[Any]:
     """Parameters of a test: all `cases`, those that are not in `default` marked as slow. A case

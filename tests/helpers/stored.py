@@ -9,8 +9,6 @@ from typing import Any
 
 from remat_compile.plans.store import digest
 
-__all__ = ["rewrite"]
-
 
 def rewrite(folder: Path, kind: str, change: Callable[[Any], Any], *, seal: bool = True) -> Path:
     """Changes the value in the one file of a kind, by default with a digest that fits."""

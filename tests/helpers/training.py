@@ -16,17 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-__all__ = [
-    "Record",
-    "Step",
-    "assert_bit_equal",
-    "assert_same_tensors",
-    "difference",
-    "outer_loss",
-    "sgd",
-    "train_steps",
-]
-
 Loss = Callable[[Sequence[Tensor]], Tensor]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
-__all__ = ["assert_warned_once", "warnings_of"]
-
 
 def warnings_of(call: Callable[[], object]) -> list[str]:
     """The texts of all, those that were given before included."""

@@ -26,8 +26,6 @@ from .trace.outputs import (
 if TYPE_CHECKING:
     from .trace.joint import Joint
 
-__all__ = ["Exported", "Lowered"]
-
 
 @dataclass(frozen=True, eq=False)
 class Exported:

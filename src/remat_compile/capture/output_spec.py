@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 Loss = Union[str, int, "Callable[[Any], Tensor]", None]
 Outputs = str | Sequence[str | int] | None
 
-__all__ = ["ALL_RESULTS", "Loss", "Outputs", "Wanted"]
-
 
 @dataclass(frozen=True)
 class Wanted:

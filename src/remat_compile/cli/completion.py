@@ -12,8 +12,6 @@ import typer
 from . import ASKED, COMMANDS
 from .shared.options import with_common
 
-__all__ = ["command", "complete"]
-
 PROGRAM = "remat-compile"
 
 

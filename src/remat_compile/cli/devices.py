@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .shared.json_text import FormatOption
 
-__all__ = ["command"]
-
 
 def command(format: FormatOption = "text") -> None:
     """List the devices that a plan can be made for (--costs roofline --device NAME)."""

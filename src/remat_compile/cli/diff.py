@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..report.changes import Differences, What
     from ..report.subject import Subject
 
-__all__ = ["command"]
-
 SHOWN = 20
 
 

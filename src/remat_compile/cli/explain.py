@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..report.reasons import TensorReasons
     from ..report.subject import Subject
 
-__all__ = ["command"]
-
 HELD, REMEDIES, TENSORS = 10, 3, 25
 GIB = 1 << 30
 

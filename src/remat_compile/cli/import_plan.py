@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..plans.request import PlanRequest
     from ..plans.source import ModelOptions
 
-__all__ = ["command"]
-
 
 @grouped
 def command(

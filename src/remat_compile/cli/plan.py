@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..plans.request import PlanRequest
     from ..plans.source import ModelOptions
 
-__all__ = ["command"]
-
 BOUNDS = ("budget", "activation_budget", "host_budget", "link", "no_offload")
 OF_PLANNING = (*BOUNDS, "planner", "fuse", "costs", "device", "grads")
 """Without any of these on the command line, code is written of a plan as it is."""

@@ -10,8 +10,6 @@ from .shared.json_text import FormatOption
 if TYPE_CHECKING:
     from ..planners.registry import PlannerInfo
 
-__all__ = ["command"]
-
 WIDTH = 96
 
 

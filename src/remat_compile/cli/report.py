@@ -12,8 +12,6 @@ from .shared.options import (
     ScheduleOption,
 )
 
-__all__ = ["command"]
-
 
 def command(
     plan: PlanFile,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..ir.program import Header
     from ..plans.plan import Plan
 
-__all__ = ["command", "curve", "traffic"]
-
 OWNERS, RECOMPUTED, COPIED = 12, 20, 20
 DIRECTIONS: tuple[tuple[Literal["d2h", "h2d"], str], ...] = (
     ("d2h", "to the host"),

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ..plans.sweep.sweep import Sweep
     from ..report.charts.frontier import Measured
 
-__all__ = ["command"]
-
 BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
 
 

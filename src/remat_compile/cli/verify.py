@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..plans.plan import Plan
     from ..plans.source import ModelOptions
 
-__all__ = ["command"]
-
 
 @grouped
 def command(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..ir.program import Target
 
-__all__ = ["with_measured_link"]
-
 _BLOCK_BYTES = 1 << 26
 """A copy of 64 MiB takes milliseconds, beside which its start is nothing."""
 

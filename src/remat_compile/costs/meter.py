@@ -30,8 +30,6 @@ from ..operators.instances import (
 )
 from ._shapes import value_of
 
-__all__ = ["Meter", "Sample"]
-
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 30
 _MOST_COLD = 12

@@ -15,8 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["StepCaches", "cache_bytes"]
-
 _DEFAULT_BYTES = 32 << 20
 """Of a machine that does not tell."""
 _MOST_BYTES = 64 << 20

@@ -9,20 +9,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-__all__ = [
-    "allocation_unit",
-    "clock_ns",
-    "counts_bytes",
-    "forked_generators",
-    "generator_module",
-    "get_rng_state",
-    "queue_length",
-    "queued_ns",
-    "set_rng_state",
-    "synchronize",
-    "undisturbed_ns",
-]
-
 _WITH_GENERATORS = ("cuda", "mps", "mtia", "xpu")
 _FINE_S = 1e-6
 """A clock that counts more coarsely than this times no operator."""

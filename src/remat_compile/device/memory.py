@@ -22,8 +22,6 @@ from torch.autograd.profiler import profile, record_function
 from ..ir.diagnostics import fail
 from .devices import counts_bytes, synchronize
 
-__all__ = ["Mark", "MemoryUse", "measure_peak", "measure_regions"]
-
 T = TypeVar("T")
 
 Mark = Callable[[str], AbstractContextManager[None]]

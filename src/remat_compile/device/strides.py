@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Strides", "is_dense", "lie_alike", "outermost_first", "strides_of"]
-
 Strides = tuple[int, ...]
 
 

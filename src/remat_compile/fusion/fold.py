@@ -25,8 +25,6 @@ from ..ir.semantics.simulate import Sizes
 from .gather import freed_early
 from .walk import is_plain, is_within, peaks_of
 
-__all__ = ["folded"]
-
 MOST_AGAIN = 12
 """Computations that are made again for one value, what it is made of included."""
 SMALL = 16

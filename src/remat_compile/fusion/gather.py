@@ -16,8 +16,6 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from .walk import Peaks, is_within, peaks_of
 
-__all__ = ["freed_early", "gathered"]
-
 MOST_TRIES = 500
 """Limit on the moves that are simulated."""
 

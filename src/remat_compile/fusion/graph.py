@@ -10,8 +10,6 @@ from itertools import pairwise
 from ..ir.graph import CALLER_KINDS, PHASES, CNode, Graph
 from ..ir.schedule import Compute, Schedule
 
-__all__ = ["with_fused"]
-
 
 def with_fused(
     graph: Graph, fused: Sequence[CNode], schedule: Schedule

@@ -9,8 +9,6 @@ from ..ir.analysis.regions import region_function
 from ..ir.expr import Expr
 from ..ir.graph import CNode
 
-__all__ = ["Prepare", "Price", "Priced", "price_key"]
-
 
 @dataclass(frozen=True, slots=True)
 class Priced:

@@ -15,8 +15,6 @@ from ..ir.graph import CNode, Graph, Ref
 from ..ir.program import Program
 from .price import Prepare, Price
 
-__all__ = ["recomputation_shares"]
-
 LEAST_SHARE = 0.01
 """A kernel may be faster the less it reads; no recomputation is priced below this."""
 

@@ -10,9 +10,6 @@ from ..ir.expr import Expr, RoundUp, add, max_of
 from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
 
-__all__ = ["CallsTime", "RunMember", "fused_cnode", "views_to"]
-
-
 SUM = "aten.add.Tensor"
 """What a sum in place is inside a region, by (P3) of `spec/semantics.md`."""
 

@@ -24,8 +24,6 @@ from .price import Prepare, Price, Priced, price_key
 from .region import CallsTime, RunMember, fused_cnode
 from .walk import Peaks, RunWalk, in_common, is_plain, peaks_of
 
-__all__ = ["Fused", "Fusing", "fuse_runs"]
-
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
 GAIN = 0.03

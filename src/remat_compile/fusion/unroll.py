@@ -23,8 +23,6 @@ from ..ir.schedule import Compute, Free, Schedule, Step
 from .region import views_to
 from .walk import is_plain
 
-__all__ = ["Unrolled", "unrolled"]
-
 
 @dataclass(frozen=True)
 class Unrolled:

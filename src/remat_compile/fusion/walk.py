@@ -12,8 +12,6 @@ from ..ir.semantics.simulate import simulate
 from ..operators import effects
 from .region import RunMember, views_to
 
-__all__ = ["Peaks", "RunWalk", "in_common", "is_plain", "is_within", "peaks_of"]
-
 Peaks = tuple[int, int]
 """Bytes: of the device, and of the activations."""
 

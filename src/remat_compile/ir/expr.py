@@ -12,26 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-__all__ = [
-    "Add",
-    "CeilDiv",
-    "Const",
-    "Expr",
-    "FloorDiv",
-    "Max",
-    "Mul",
-    "RoundUp",
-    "Sym",
-    "add",
-    "evaluate",
-    "floor_div",
-    "format_expr",
-    "max_of",
-    "mul",
-    "symbols_of",
-    "too_large",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Const:

@@ -9,21 +9,6 @@ from .graph import Graph
 from .schedule import Schedule
 from .span import Span
 
-__all__ = [
-    "Argument",
-    "Binding",
-    "Budget",
-    "BufferBinding",
-    "Certificate",
-    "Header",
-    "ParamBinding",
-    "Program",
-    "Proven",
-    "Result",
-    "Symbol",
-    "Target",
-]
-
 CostSource = Literal["none", "measured", "roofline"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["format_bytes", "format_ns", "format_rate"]
-
 
 def format_bytes(count: int) -> str:
     """For people: four digits or fewer and a binary unit, as in `1.5 GiB`."""

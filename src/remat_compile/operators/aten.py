@@ -13,18 +13,6 @@ from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
 
-__all__ = [
-    "ATOMS",
-    "METHODS",
-    "atom_of",
-    "from_atom",
-    "from_torch_dtype",
-    "op_name",
-    "resolve_op",
-    "to_torch",
-    "torch_dtype",
-]
-
 METHODS = {
     "aten.detach.default": "detach",
     "aten.permute.default": "permute",

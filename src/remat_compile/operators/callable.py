@@ -19,13 +19,6 @@ from . import PURE, Effects
 from .aten import resolve_op
 from .schema import effects_of
 
-__all__ = [
-    "callable_op",
-    "check_call",
-    "check_operators",
-    "check_results",
-]
-
 _HINT = "use a functional operator of aten, prims or a library of your own"
 
 

@@ -11,8 +11,6 @@ import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
-__all__ = ["kept_whole"]
-
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 _TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
 """What is traced in another form of the same bits, which `prepare` and JAX lowerings know."""

@@ -32,17 +32,6 @@ from .aten import (
 from .callable import check_operators
 from .instances import Instances, plain_mode, run_cnode
 
-__all__ = [
-    "Again",
-    "Draw",
-    "ExecutedStep",
-    "Loss",
-    "check_values",
-    "execute",
-    "ones",
-    "result_names",
-]
-
 Draw = Callable[[CNode, Mapping[str, Tensor]], tuple[Tensor | None, ...]]
 """The results of a random cNode, one per write, from what can be read when it runs."""
 

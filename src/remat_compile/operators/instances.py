@@ -17,14 +17,6 @@ from ..ir.graph import Call, CNode, Graph, View
 from .aten import METHODS, to_torch
 from .callable import callable_op, check_call
 
-__all__ = [
-    "Instances",
-    "plain_mode",
-    "prepared",
-    "run_cnode",
-    "run_region",
-]
-
 
 class Instances(Mapping[str, Tensor]):
     """The current instance of each aNode, and of views on demand, by name."""

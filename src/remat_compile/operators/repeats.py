@@ -8,8 +8,6 @@ from math import inf
 
 from torch import Tensor
 
-__all__ = ["StepDifferences", "differences", "largest_difference", "same_bits"]
-
 REPEATS = 3
 """Of both steps, where they differ."""
 

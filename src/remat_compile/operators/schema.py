@@ -9,8 +9,6 @@ from torch._ops import OpOverload
 
 from .table import Effects, effects
 
-__all__ = ["effects_of", "flags_of"]
-
 
 @lru_cache(maxsize=4096)
 def effects_of(op: OpOverload) -> Effects:

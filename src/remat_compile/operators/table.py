@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
-__all__ = ["PURE", "Effects", "effects"]
-
 PURE = frozenset(("aten", "prims"))
 """PyTorch's own namespaces of tensor arithmetic."""
 

@@ -33,8 +33,6 @@ from .registry import format_planner
 from .results import check_budget, kind_of
 from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_address
 
-__all__ = ["Auto"]
-
 MOST_IDLE_POLISHES = 4
 """The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0

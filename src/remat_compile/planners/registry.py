@@ -12,16 +12,6 @@ from .contract import Planner
 from .spelling.options import WHERE, default_of, read_options
 from .spelling.text import PlannerText, format_value, parse_list, parse_text, span_of
 
-__all__ = [
-    "GROUP",
-    "PlannerInfo",
-    "available",
-    "format_option",
-    "format_planner",
-    "parse_planner",
-    "registered",
-]
-
 GROUP = "remat_compile.planners"
 """The entry point group that planners register in."""
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..planners.bounds.time_bounds import TimeBounds
     from ..planners.contract import Planner, PlanResult
 
-__all__ = ["ask"]
-
 GRACE_S = 5.0
 """Seconds past its time limit (and a quarter of it) after which a planner counts as hung."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..ir.program import Program
     from .request import PlanRequest
 
-__all__ = ["PlanCache", "Times", "graph_key", "surroundings"]
-
 Times = Mapping[str, tuple[int, int]]
 """Nanoseconds of kernels and of their calls, by digests of what they compute."""
 

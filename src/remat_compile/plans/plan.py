@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 REPR_WIDTH = 120
 
-__all__ = ["Plan"]
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from ..ir.semantics.simulate import Trace
     from ..verifier import Choice, Scope, Script, Verdict
 
-__all__ = [
-    "MORE_TIME",
-    "Maker",
-    "ProofKeywords",
-    "ProofRequest",
-    "Prover",
-    "by_tool",
-    "in_file",
-    "prove",
-    "prove_with_scripts",
-    "proven_program",
-]
-
 MORE_TIME = worded("give more time with {time_limit_s}")
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from ..ir.schedule import Schedule
     from ..planners.contract import Planner, PlanResult
 
-__all__ = ["Attempt", "Phases", "Planned", "run_planner", "schedule_of"]
-
 PROOF_S, PROOF_S_A_CNODE = 60.0, 0.02
 """A proof may take the planner's time limit, and at least so many seconds: a quiet machine needs
 about 0.7 ms for each cNode, a busy one ten times as long."""

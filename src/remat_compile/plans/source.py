@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from ..capture.lowered import Exported
     from .files.files import FileRead
 
-__all__ = [
-    "NO_OPTIONS",
-    "ModelOptions",
-    "Source",
-    "check_module",
-    "check_spec",
-    "file_of",
-    "is_program",
-    "load_source",
-]
-
 FORMS = "a model is a .onnx or .pt2 file, file.py:factory, or a .fbir file to plan again"
 
 

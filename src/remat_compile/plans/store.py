@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 from ..ir.diagnostics import Diagnostic, FBError
 from .files.files import replace_text
 
-__all__ = ["VARIABLE", "Store", "digest", "user_store"]
-
 Value = TypeVar("Value")
 
 VARIABLE = "REMAT_COMPILE_CACHE"

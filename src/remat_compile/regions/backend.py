@@ -15,8 +15,6 @@ from ..plans.request import Errors, read_request
 from .region import CapturedRegion
 from .session import Options, Session
 
-__all__ = ["remat"]
-
 DEFAULT_S = 10.0
 """Seconds for the planner of each region, where `time_limit_s` says nothing: there may be many."""
 

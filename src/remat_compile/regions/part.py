@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from ..ir.semantics.simulate import Trace
     from ..plans.budget import Baseline
 
-__all__ = [
-    "NO_GRADIENT",
-    "Calls",
-    "Part",
-    "Storages",
-    "contains",
-    "fall_back",
-    "needs_of",
-    "owned_by",
-    "planned",
-    "report_of",
-    "saved_bytes",
-    "storages_of",
-    "warn",
-    "writes_to_argument",
-]
-
 NO_GRADIENT = "no result has a gradient"
 
 

@@ -16,8 +16,6 @@ from ..capture.trace.places import is_users
 from ..ir.diagnostics import Diagnostic, render
 from .session import Part, Session
 
-__all__ = ["CapturedRegion"]
-
 MOST_KINDS = 8
 """Kinds of calls (shapes, numbers) of one region that are planned; others run in eager."""
 

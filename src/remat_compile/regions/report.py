@@ -7,8 +7,6 @@ from typing import Literal
 
 from ..ir.units import format_bytes
 
-__all__ = ["RegionReport", "RegionsReport", "Status"]
-
 Status = Literal["planned", "eager", "no gradient"]
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
 
-__all__ = ["Needs", "Used", "bound_bytes", "fixed_bytes", "fraction"]
-
 
 @dataclass(frozen=True)
 class Needs:

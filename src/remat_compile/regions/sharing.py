@@ -13,8 +13,6 @@ from ..plans.request import PlanRequest
 from .part import Calls, Part, contains, fall_back, planned
 from .share import Needs, bound_bytes, fixed_bytes, fraction
 
-__all__ = ["Sharing"]
-
 FIRST_SHARE = Fraction(1, 4)
 """Of the way from floor to peak: the least that a region is planned for in the step in which it
 is first met, when those before it have taken their bytes without knowing of it."""

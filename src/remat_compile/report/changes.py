@@ -11,8 +11,6 @@ from typing import Literal
 from ..ir.program import Program
 from .subject import Subject
 
-__all__ = ["Differences", "NameChange", "What", "differences"]
-
 What = Literal["kept", "recomputed", "moved"]
 
 

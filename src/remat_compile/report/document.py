@@ -14,8 +14,6 @@ from importlib.resources import files
 from .library import vega
 from .subject import MARK
 
-__all__ = ["Cell", "chart", "document", "table"]
-
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'"

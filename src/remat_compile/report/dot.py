@@ -18,8 +18,6 @@ from .charts.drawing import (
 )
 from .subject import MARK, Subject, shown
 
-__all__ = ["dot"]
-
 
 def dot(subject: Subject) -> str:
     """The text of a `.dot` file."""

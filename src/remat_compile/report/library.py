@@ -10,8 +10,6 @@ from types import ModuleType
 
 from ..ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["converter", "vega"]
-
 
 def converter() -> ModuleType:
     """The package that holds Vega. FB0712 where it is missing."""

@@ -13,8 +13,6 @@ from ..ir.schedule import Compute, Schedule, Step
 from ..ir.semantics.machine import Machine
 from .charts.timeline import replay
 
-__all__ = ["KINDS", "Holding", "Kind", "Moment", "moments"]
-
 Kind = Literal[
     "parameters",
     "parameter gradients",

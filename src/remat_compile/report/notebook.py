@@ -9,8 +9,6 @@ from ..ir.units import format_bytes, format_ns
 from .charts.picture import picture_of_plan
 from .subject import Subject
 
-__all__ = ["summary_html"]
-
 
 def summary_html(subject: Subject, title: str) -> str:
     """A heading, a table, and a picture where the extra `[report]` is installed."""

@@ -22,8 +22,6 @@ from .document import Cell, chart, document, table
 from .moments import KINDS, Moment
 from .subject import Subject, place_of, shown
 
-__all__ = ["page"]
-
 OWNERS, RECOMPUTED, OPERATORS = 25, 40, 40
 MOST_MODULES, MOST_PARTS = 1500, 60
 SECTIONS = {

@@ -23,22 +23,6 @@ from .charts.variants import (
 from .moments import Holding
 from .subject import Subject
 
-__all__ = [
-    "FloorReasons",
-    "HeldAtPeak",
-    "ModuleReasons",
-    "Owner",
-    "PeakReasons",
-    "Remedy",
-    "TensorReasons",
-    "Treatment",
-    "modules",
-    "of_floor",
-    "of_module",
-    "of_peak",
-    "of_tensor",
-]
-
 Treatment = Literal["caller's", "kept", "recomputed", "moved", "passing", "never made"]
 """`passing`: made, used and freed with nothing in between that could spare it; `kept`: held
 from forward to backward."""

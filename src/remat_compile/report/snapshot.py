@@ -19,8 +19,6 @@ from ..ir.semantics.machine import Machine
 from .charts.timeline import replay
 from .subject import MARK, Subject, place_of, shown
 
-__all__ = ["events", "snapshot"]
-
 Entry = dict[str, Any]
 Frame = dict[str, str | int]
 

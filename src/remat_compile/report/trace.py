@@ -15,8 +15,6 @@ from typing import Any
 from .moments import moments
 from .subject import MARK, Subject, place_of, shown
 
-__all__ = ["MeasuredStep", "measured_events", "trace_events", "trace_json"]
-
 Event = dict[str, Any]
 
 THREADS = {"compute": 1, "to host": 2, "from host": 3}

@@ -17,8 +17,6 @@ from .answer import Deadline
 from .check import Accepted, Bytes, Refused, check
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
-__all__ = ["agree_on_largest", "agree_on_plan", "agree_on_refutation", "written"]
-
 HINT = "this is a fault of remat-compile, not of the plan: report it with the plan's file"
 
 

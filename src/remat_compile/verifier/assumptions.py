@@ -15,8 +15,6 @@ from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .read.statements import names_in, same_call
 
-__all__ = ["Assumption", "assumptions", "cost_assumptions"]
-
 MOST_NAMES = 3
 
 

@@ -17,8 +17,6 @@ from .assumptions import assumptions
 from .obligation import FULL_PROOF, obligation_of
 from .solvers.solver import installed
 
-__all__ = ["accept_certificate", "certificate_sha256", "check_certificate", "own_version", "seal"]
-
 AGAIN = "the file was edited since; verify the plan again"
 
 

@@ -18,8 +18,6 @@ from .smt import ScriptPart
 from .solvers.solver import Solver, identity
 from .solvers.z3 import Z3
 
-__all__ = ["Inquiry", "Record", "Script"]
-
 Status = Literal["unsat", "sat", "unknown"]
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CHANGES", "WORLD", "Change"]
-
 WORLD = """
 import collections, contextvars, copy, dataclasses, enum, functools, os, random, threading, types
 import warnings

@@ -26,21 +26,6 @@ from remat_compile.ir.schedule import Schedule
 from remat_compile.planners import NotApplicable, parse_planner
 from remat_compile.plans.budget import Baseline
 
-__all__ = [
-    "AT_ONCE",
-    "LATE",
-    "ORDERS",
-    "Deaf",
-    "Model",
-    "Order",
-    "built",
-    "captured",
-    "copies_of",
-    "engine_of",
-    "plans_of",
-    "sample",
-]
-
 
 @dataclass(frozen=True)
 class Order:

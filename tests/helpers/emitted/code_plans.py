@@ -20,8 +20,6 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.span import Loc
 
-__all__ = ["FORMS", "PAYLOAD", "executable", "filled", "planned", "source"]
-
 FORMS = ("torch", "jax", "annotated")
 PAYLOAD = 'open("PWNED","w").write("x")'
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["FAULTS", "faulty"]
-
 NAME = r"[a-zA-Z]\w*"
 RUN = r'(    with jax\.named_scope\("[^"]+"\):\n        .+\n)'
 

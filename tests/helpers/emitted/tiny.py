@@ -12,8 +12,6 @@ from remat_compile.ir.analysis.order import frees_after_last_use
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
 
-__all__ = ["Tiny", "replayable", "schedule", "tiny"]
-
 
 class Tiny(nn.Module):
     """A linear layer, a dropout and a batch norm: a view, a token and a replay form."""

@@ -18,8 +18,6 @@ from helpers.emitted.torch_code import (
     unpacked,
 )
 
-__all__ = ["COPY_FAULTS", "copy_steps"]
-
 COPY_FAULTS: dict[str, Fault] = {}
 fault = into(COPY_FAULTS)
 

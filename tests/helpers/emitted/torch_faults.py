@@ -8,8 +8,6 @@ from __future__ import annotations
 from helpers.emitted import torch_call_faults, torch_flow_faults, torch_storage_faults
 from helpers.emitted.torch_code import Fault
 
-__all__ = ["FAULTS"]
-
 FAULTS: dict[str, Fault] = {
     name: function
     for module in (torch_call_faults, torch_storage_faults, torch_flow_faults)

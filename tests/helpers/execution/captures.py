@@ -28,8 +28,6 @@ from remat_compile.plans.request import Errors, read_request
 from remat_compile.plans.run_planner import Phases
 from remat_compile.plans.source import Source
 
-__all__ = ["BUDGETS", "ROOFLINE", "TIGHT", "Captured", "capture", "planned"]
-
 BUDGETS = ("range:1.0", "range:0.7", "range:0.5", "least")
 """`least` is 2 % above the fewest device bytes for which `dtr` finds a plan."""
 TIGHT = ("range:0.5", "least")

@@ -23,8 +23,6 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.operators.executor import execute, ones
 
-__all__ = ["CopiedStep", "copied_step", "offloading_step"]
-
 
 @dataclass(frozen=True)
 class CopiedStep:

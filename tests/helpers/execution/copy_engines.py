@@ -24,8 +24,6 @@ from remat_compile.backends.torch.runtime.accelerator import Streams
 from remat_compile.backends.torch.runtime.engine import moves, storage_bytes
 from remat_compile.ir.schedule import Direction
 
-__all__ = ["LateEngine", "Races", "traced"]
-
 POISON = 0xFF
 """Of floats, these bytes are nan."""
 

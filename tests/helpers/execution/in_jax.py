@@ -14,8 +14,6 @@ from remat_compile.backends.jax.emit.tables import tolerance
 from remat_compile.plans.jax.reference import held_tensors, reference_step
 from remat_compile.plans.jax.source import source_of_plan
 
-__all__ = ["difference", "float64", "stored_values"]
-
 Stored = Mapping[str, Mapping[str, Any]]
 
 

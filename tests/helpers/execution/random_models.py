@@ -14,8 +14,6 @@ from helpers.networks.linear import TwoInTwoOut
 from helpers.networks.llama import Llama
 from helpers.networks.transformers import GPT
 
-__all__ = ["RANDOM_MODELS", "Sample"]
-
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 

@@ -26,19 +26,6 @@ from remat_compile.ir.text.printer import format_program
 from remat_compile.plans.bind import bind
 from remat_compile.plans.compare.step import compare_step
 
-__all__ = [
-    "COPIED",
-    "Outcome",
-    "Tally",
-    "captured",
-    "execute",
-    "executed_in_jax",
-    "missing_kinds",
-    "plans_of",
-    "run_all",
-    "run_all_in_jax",
-]
-
 Execute = Callable[[str, int, Plan], "Outcome"]
 COPIED = 0.1
 """How often plans copy what could be copied."""

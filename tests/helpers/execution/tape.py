@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_leaves
 from remat_compile.backends.torch.graphs import GraphRecorder, Recording
 from remat_compile.backends.torch.runtime.engine import storage_bytes
 
-__all__ = ["Tape"]
-
 T = TypeVar("T")
 MEMORY_ONLY = ("aten::empty", "aten::new_empty", "aten::set_", "aten::detach")
 """They compute nothing that a graph would do again."""

@@ -16,8 +16,6 @@ from torch import Tensor
 from remat_compile.backends.jax.arguments import jax_dtype
 from remat_compile.operators.aten import from_torch_dtype
 
-__all__ = ["from_torch", "plain_code", "quick_compilation", "to_numpy", "translated"]
-
 _PLAIN_CODE = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 

@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HF_MODELS"]
-
 transformers: Any = pytest.importorskip("transformers")
 
 Sample = tuple[nn.Module, tuple[Any, ...], dict[str, Tensor]]

@@ -36,8 +36,6 @@ from remat_compile.plans.jax.source import source_of_plan
 from remat_compile.plans.request import PlanRequest
 from remat_compile.plans.run_planner import Phases
 
-__all__ = ["Captured", "Case", "capture", "captured", "case", "run_python"]
-
 Make = Callable[[torch.dtype], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile import Plan
 
-__all__ = ["GatedNet", "fused_plan"]
-
 
 class _GatedLayer(nn.Module):
     def __init__(self, width: int):

@@ -20,8 +20,6 @@ from remat_compile.operators.instances import (
     run_cnode,
 )
 
-__all__ = ["Reference", "interpreted", "reference"]
-
 CPU = torch.device("cpu")
 
 

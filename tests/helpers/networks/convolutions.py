@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ResBlock", "ResNet", "UNet"]
-
 
 class ResBlock(nn.Module):
     """Two 3×3 convolutions with BatchNorm and a shortcut."""

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["MLP", "TwoInTwoOut"]
-
 
 class MLP(nn.Module):
     """Linear layers with GELU; maps [batch, 16] to [batch, 8]."""

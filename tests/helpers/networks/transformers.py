@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["GPT", "EncoderDecoder", "ViT"]
-
 
 class SelfAttention(nn.Module):
     """Fused query-key-value projection, `scaled_dot_product_attention`, dropout on weights."""

@@ -18,8 +18,6 @@ from torch.utils._pytree import tree_leaves
 from remat_compile.capture.onnx import build_module
 from remat_compile.ir.diagnostics import FBError
 
-__all__ = ["check", "mutants", "seeds"]
-
 LARGE_BYTES = 2**28
 
 _INTERESTING = (0, 1, -1, 2, 7, 255, 2**15, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**63))

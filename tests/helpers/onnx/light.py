@@ -15,8 +15,6 @@ import remat_compile
 from remat_compile.plans.bind import bind
 from remat_compile.plans.compare.step import StepReport, compare_step
 
-__all__ = ["BUDGET", "LEAST", "LIGHT", "Outcome", "light_file", "run_light"]
-
 LIGHT = (
     "bvlc_alexnet",
     "densenet121",

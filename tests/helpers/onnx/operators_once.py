@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["operators_read_once"]
-
 
 @contextmanager
 def operators_read_once() -> Iterator[None]:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["FAULTY", "LEAST_CASES", "LEAST_SHARE", "RELEASES", "faulty", "wheel_of"]
-
 LEAST_CASES, LEAST_SHARE = 400, 0.95
 """Float cases that a release has more of, and the share of them that must be right."""
 

@@ -8,8 +8,6 @@ from math import inf
 
 from remat_compile.planners.chains.stages import Stage
 
-__all__ = ["least_backward", "least_time"]
-
 
 def least_time(stages: Sequence[Stage], memory: int) -> float:
     return min(_forward(stages, memory, 0, 0, 0, 0.0, 0.0), default=inf)

@@ -8,8 +8,6 @@ from random import Random
 
 from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
-__all__ = ["best_of_all_sets", "stages"]
-
 
 def stages(seed: int) -> tuple[list[Stage], int, float]:
     """A chain of up to six stages and the loss, its room, and bytes per nanosecond. Amounts moved

@@ -29,8 +29,6 @@ from remat_compile.ir.program import (
 )
 from remat_compile.ir.span import Loc
 
-__all__ = ["Builder"]
-
 
 class Builder:
     """Collects nodes in the order of capture."""

@@ -12,8 +12,6 @@ import pytest
 
 from remat_compile.planners.solvers.process import Processes, Running, Worker
 
-__all__ = ["kept_processes"]
-
 
 class _Kept(Processes):
     def __init__(self) -> None:

@@ -9,8 +9,6 @@ from helpers.planners.graph_builder import Builder
 from remat_compile.ir.graph import ANodeKind
 from remat_compile.ir.program import BufferBinding, Program
 
-__all__ = ["mixed_chain", "mixed_dag", "moe", "two_towers"]
-
 
 def mixed_chain(seed: int, layers: int = 8) -> Program:
     """Layer after layer, a skip now and then."""

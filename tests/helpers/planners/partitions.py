@@ -22,8 +22,6 @@ from helpers.planners.graph_builder import Builder
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners.chains.stages import SavingOption, Skim, Stage, StageRun
 
-__all__ = ["Partition", "Released", "three", "two"]
-
 _UNIT = 100
 """Bytes of a size of 1; the link takes 1 ns for them. All else is some bytes."""
 _REST = 20

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from remat_compile.planners.contract import Progress
 
-__all__ = ["stop_at"]
-
 
 def stop_at(begins: str, said: list[str]) -> Progress:
     """A progress function that collects lines in `said`, and is Ctrl-C at the first that begins

@@ -12,8 +12,6 @@ from remat_compile.ir.program import (
     Program,
 )
 
-__all__ = ["transformer"]
-
 
 def transformer(
     blocks: int = 2,

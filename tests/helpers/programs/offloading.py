@@ -16,8 +16,6 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 
-__all__ = ["offload_everything"]
-
 
 def offload_everything(program: Program) -> Schedule:
     """Each `offload` stands behind the writer, each `prefetch` one computation ahead of the first

@@ -24,8 +24,6 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 
-__all__ = ["COPIES", "KINDS", "kinds_of", "random_plan"]
-
 KINDS = (
     "computed again in the forward",
     "computed again in the backward",

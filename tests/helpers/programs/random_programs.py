@@ -47,8 +47,6 @@ from remat_compile.ir.program import (
 )
 from remat_compile.ir.span import Loc
 
-__all__ = ["random_expr", "random_program"]
-
 LITERALS: tuple[Arg, ...] = (
     True,
     False,

@@ -26,8 +26,6 @@ from remat_compile.ir.schedule import (
 )
 from remat_compile.ir.semantics.simulate import KEPT_KINDS
 
-__all__ = ["Run", "random_schedule"]
-
 
 @dataclass
 class Run:

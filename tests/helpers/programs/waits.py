@@ -6,8 +6,6 @@ from collections import Counter
 
 from remat_compile.ir.schedule import Offload, Prefetch, Schedule, Wait
 
-__all__ = ["needed_waits"]
-
 
 def needed_waits(schedule: Schedule) -> list[int]:
     """Waits for a copy behind which, in its direction, no copy was waited for before."""

@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 from random import Random
 
-__all__ = ["by_structure", "by_token", "tokens"]
-
 SECTION_LIKE = (
     "schedule @z {", "  schedule @z {", 'schedule @z by "x" {', "graph @g {", "bind {",
     "proven @z {", "certificate {", "}", " }", "  }", "} }", "{", "fbir 1", "schedule",

@@ -21,8 +21,6 @@ from remat_compile.ir.span import Span
 from remat_compile.ir.text.parser import read_quickly, read_syntax
 from remat_compile.ir.text.printer import format_program
 
-__all__ = ["Disagreement", "check", "inputs"]
-
 CORPUS = CONFORMANCE / "valid"
 LONGEST = 2200
 WITHOUT_PLACE = ("FB0208",)

@@ -8,8 +8,6 @@ from random import Random
 
 from remat_compile.ir.schedule import Compute, Free, Step
 
-__all__ = ["BREAKS"]
-
 Break = Callable[[Random, list[Step]], None]
 
 

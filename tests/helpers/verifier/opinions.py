@@ -10,8 +10,6 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.verifier.agreement import written
 from remat_compile.verifier.check import Accepted, Bytes, Refused, check
 
-__all__ = ["agrees"]
-
 
 def agrees(program: Program, schedule: Schedule) -> bool:
     """Whether checker, simulator and reference accept; fails where they differ, or by a byte."""

@@ -28,8 +28,6 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 
-__all__ = ["Run", "Terms", "harm", "interpret", "names_of", "unplanned"]
-
 CALLER = ("input", "param", "buffer", "const", "opt_state")
 KEPT = ("output", "param_grad")
 NO_ACTIVATION = (*CALLER, "param_grad")

@@ -21,8 +21,6 @@ from ...ir.graph import Arg, CNode, Graph, InnerCall, Ref
 from .layout import fitted, wrapped
 from .names import symbol_key
 
-__all__ = ["Regions", "function_lines", "local_names", "regions_of"]
-
 _INDENT = "    "
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from .values import ANodeInstance, RandomState, Value, storages
 
-__all__ = ["Held", "Variables"]
-
 Storage = ANodeInstance | RandomState
 
 

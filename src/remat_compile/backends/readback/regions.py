@@ -16,8 +16,6 @@ from .mismatch import differs, unreadable
 from .names import Held, Variables
 from .values import ANodeInstance, Literal, Value, ViewValue, as_value, viewed
 
-__all__ = ["RegionReader"]
-
 
 class RegionReader:
     """Terms of regions: those that the code computes, and those that the graph asks for."""

@@ -15,31 +15,6 @@ from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Atom
 
-__all__ = [
-    "ANodeInstance",
-    "CallCopies",
-    "Items",
-    "Literal",
-    "OnHost",
-    "Poly",
-    "RandomState",
-    "Size",
-    "Value",
-    "ViewValue",
-    "add_sizes",
-    "as_value",
-    "ceil_division",
-    "dimension",
-    "floor_division",
-    "integer",
-    "largest",
-    "multiply_sizes",
-    "shown",
-    "size_of_expr",
-    "storages",
-    "viewed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ANodeInstance:

@@ -40,8 +40,6 @@ from .kernels import Kernel, Kernels, make_kernels
 from .module import PlannedModule, planned_module
 from .runtime import PlanCopies
 
-__all__ = ["CompiledStep", "build", "compiled_step", "generated_lines"]
-
 TITLE = "<remat-compile"
 """How the name of a module of generated code begins."""
 

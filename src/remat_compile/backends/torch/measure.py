@@ -18,8 +18,6 @@ from ...ir.semantics.simulate import Sizes, simulate
 from .code.interface import saved_at_loss
 from .module import PlannedModule
 
-__all__ = ["StepUse", "bytes_at_entries", "measure_step"]
-
 LossFunction = Callable[[Sequence[Tensor]], Tensor]
 
 

@@ -42,8 +42,6 @@ from .calls.refusals import GuardFailure
 from .graphs import StepGraphs
 from .runtime import PlanCopies
 
-__all__ = ["PlannedModule", "PlannedStep", "planned_module"]
-
 OnChange = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Sequence[str]], Any]
 """Runs a call that the plan was not made for; of the module, its arguments and what changed."""
 

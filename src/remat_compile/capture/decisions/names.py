@@ -17,8 +17,6 @@ from ...ir.program import Program
 from .decision import Decision
 from .regions import Region, decide_regions
 
-__all__ = ["decide_names"]
-
 WHOLE = "the whole forward"
 
 

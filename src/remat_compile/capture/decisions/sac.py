@@ -16,8 +16,6 @@ from .decision import Decision
 from .regions import Region, decide_regions
 from .ties import cnode_of_node
 
-__all__ = ["decide_sac"]
-
 SAVED = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 

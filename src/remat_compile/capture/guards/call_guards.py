@@ -17,8 +17,6 @@ from .dynamo import (
     capture_guards,
 )
 
-__all__ = ["CallGuards", "LocalNames", "guards_of_call"]
-
 
 class LocalNames:
     """The local names with which the forward of `model` begins."""

@@ -33,8 +33,6 @@ from torch.nn.modules import module as of_modules
 from ..trace.places import LIBRARIES
 from ..trace.unlogged import unlogged
 
-__all__ = ["DynamoGuards", "NotCaptured", "capture_guards", "set_strict_guards", "user_name"]
-
 CANARY = {
     "fullgraph_capture": ("mod", "args", "kwargs"),
     "build_guards": ("self", "code"),

@@ -26,8 +26,6 @@ from torch import Tensor, nn
 
 from ..trace.places import LIBRARIES
 
-__all__ = ["PythonState"]
-
 OF_MODULES = frozenset(vars(nn.Module()))
 MOST_PARTS = 20_000
 """Limit on the objects that are looked at."""

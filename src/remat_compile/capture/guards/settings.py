@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

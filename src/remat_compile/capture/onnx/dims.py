@@ -11,8 +11,6 @@ import onnx
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
 
-__all__ = ["bind_dims", "check_dims", "dims_of", "shape_of"]
-
 Dims = Mapping[str, Sequence[int | str]]
 """The dimensions of each input, in order: a size, a name, or the place of one without a name."""
 

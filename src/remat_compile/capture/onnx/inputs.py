@@ -21,8 +21,6 @@ from .dims import dims_of, shape_of
 from .file.convert import type_name
 from .file.limits import LARGEST_BYTES
 
-__all__ = ["Declared", "declared_inputs", "fixed_inputs", "sample_inputs"]
-
 _SEED = 0
 
 _NUMPY_BITS = {torch.bfloat16: np.dtype(np.uint16)}

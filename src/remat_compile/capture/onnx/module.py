@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from .call import Call, Known, Lowering
 
-__all__ = ["NodeModule", "OnnxModule", "Slot", "Step", "node_module", "reserve"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

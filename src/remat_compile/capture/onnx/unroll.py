@@ -13,8 +13,6 @@ import torch
 from .call import Call, Known, Value, known
 from .file.convert import attributes_of, name_of
 
-__all__ = ["unroll"]
-
 _MOST_TRIPS = 1024
 
 

@@ -33,8 +33,6 @@ from .exporter.record import FX_NODE, TrainingRecord
 from .file.convert import metadata
 from .file.load import all_nodes
 
-__all__ = ["Role", "TorchRecord", "classify", "is_finite", "torch_record", "uses_of"]
-
 KEPT = "remat_compile.weights_kept"
 """Model metadata written by `export_trainable`: no weight was folded."""
 

@@ -33,8 +33,6 @@ from .graph.layouts import layouts_of
 from .graph.operators import is_compared
 from .graph.prepare import output_descs, output_nodes
 
-__all__ = ["assemble"]
-
 
 def assemble(read: ProgramBuilder) -> Lowered:
     """The lowered program of a joint graph that was read. Raises FBError FB0507, FB0508."""

@@ -52,8 +52,6 @@ from .observe import CALL_ONCE, observe
 from .places import place_of, refused
 from .without_values import file_on_device, on_device
 
-__all__ = ["argument_paths", "export", "load_pt2"]
-
 NO_NUMBERS = "compute with the tensor (torch.where), not with the number in it (`.item()`)"
 SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
 

@@ -23,8 +23,6 @@ from .graph.build import ProgramBuilder
 from .graph.prepare import prepare
 from .places import refused
 
-__all__ = ["lower"]
-
 
 @contextlib.contextmanager
 def lower(exported: Exported) -> Iterator[Lowered]:

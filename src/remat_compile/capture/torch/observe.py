@@ -47,8 +47,6 @@ from ..trace.places import (
 )
 from ..trace.unlogged import unlogged
 
-__all__ = ["CALL_ONCE", "Observed", "observe"]
-
 Way = Literal["plain", "answered", "compiling"]
 """How a forward is run on fake tensors: as it is, with answers for the numbers that it reads, or as
 if it were compiled; a model is traced by the first of them that can be, too."""

@@ -28,8 +28,6 @@ from ..trace.module import (
 )
 from ..trace.places import error_in_model, is_users
 
-__all__ = ["BY_REGIONS", "CHECKPOINT", "place_of", "refused"]
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 BY_REGIONS = 'train the model by regions: torch.compile(model, backend="remat")'

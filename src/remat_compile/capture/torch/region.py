@@ -22,8 +22,6 @@ from ..lowered import Exported
 from ..trace.autocast import Autocast
 from ..trace.module import unalias
 
-__all__ = ["RegionCall", "region_of", "sources_of"]
-
 _KEY = re.compile(r"\['?(\w+)'?\]|\.(\w+)")
 _OF_MODULES = ("_modules", "_parameters", "_buffers")
 

@@ -35,9 +35,6 @@ from .graph.operators import is_compared
 from .observe import CALL_ONCE
 from .places import BY_REGIONS, CHECKPOINT, refused
 
-__all__ = ["check_against_eager", "eager_step", "ensure_trusted"]
-
-
 RANDOM_STATE = "state of the random numbers"
 SHOWN = 5
 """Names in a message; of more, the number is told."""

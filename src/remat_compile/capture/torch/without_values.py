@@ -18,8 +18,6 @@ from torch.export.passes import move_to_device_pass
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["file_on_device", "on_device"]
-
 
 def on_device(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _get_current_function_mode_stack as _modes
 
-__all__ = ["Autocast", "WeightCache"]
-
 
 @dataclass(frozen=True, slots=True)
 class Autocast:

@@ -32,15 +32,6 @@ from ...operators.instances import plain_mode
 from ...operators.schema import effects_of
 from .places import Place, paths_of, place_of_caller
 
-__all__ = [
-    "HostRead",
-    "ReadTracker",
-    "changed_reads",
-    "trained_bytes",
-    "warnings_of_reads",
-    "warnings_of_way",
-]
-
 SHOWN = 3
 """Places in a message; of more, the number is told."""
 

@@ -7,8 +7,6 @@ from torch import nn
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Binding
 
-__all__ = ["lost_gradients"]
-
 
 def lost_gradients(binding: Binding, model: nn.Module) -> tuple[Diagnostic, ...]:
     """FB0510 for trainable parameters without a gradient. FBError FB0515 where none has one."""

@@ -30,8 +30,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ...device.strides import is_dense, outermost_first
 from ...operators.instances import plain_mode
 
-__all__ = ["kernel_orders", "laid_out", "laid_out_by_kernels"]
-
 Orders = tuple[tuple[int, ...] | None, ...]
 """The strides of each result at the sample, where `meta` has others."""
 

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["capturing", "do_originals_run", "exchanging", "settled", "tracing", "undisturbed"]
-
 Seen = TypeVar("Seen")
 
 _TRACING = threading.RLock()

@@ -22,18 +22,6 @@ from .branches import ReadTracker
 from .lock import exchanging
 from .outputs import Results, without_cache
 
-__all__ = [
-    "StandIn",
-    "WholeModel",
-    "as_forward_sees",
-    "as_if_compiling",
-    "has_values",
-    "restored",
-    "unalias",
-    "unchanged",
-]
-
-
 Slot = tuple[dict[str, Any], str]
 """A tensor of a module: the dictionary that holds it, and its key there."""
 

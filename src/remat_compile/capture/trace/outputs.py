@@ -25,15 +25,6 @@ from ...ir.diagnostics import (
 )
 from ..output_spec import ALL_RESULTS, Wanted
 
-__all__ = [
-    "Results",
-    "asks_for_cache",
-    "read_results",
-    "tensors_of",
-    "what_to_know",
-    "without_cache",
-]
-
 SHOWN = 5
 """Names in a message; of more, the number is told."""
 

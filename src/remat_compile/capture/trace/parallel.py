@@ -11,8 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from ...ir.diagnostics import Diagnostic, FBError
 from ..lowered import Exported
 
-__all__ = ["around_replica", "check_not_spread", "replica_of"]
-
 
 def replica_of(model: nn.Module) -> nn.Module:
     """The module that each process has of its own: that inside of `DistributedDataParallel`."""

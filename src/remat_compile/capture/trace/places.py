@@ -23,17 +23,6 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = [
-    "LIBRARIES",
-    "Place",
-    "error_in_model",
-    "is_users",
-    "paths_of",
-    "place_of",
-    "place_of_caller",
-    "recorded_places",
-]
-
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
 _STANDARD = sysconfig.get_path("stdlib")

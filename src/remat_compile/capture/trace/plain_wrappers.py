@@ -19,8 +19,6 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from ...device.strides import Strides
 
-__all__ = ["PlainWrappers", "without_gradients"]
-
 Begin = Callable[[Sequence[Tensor | None]], None]
 """Is given the gradients of all that a forward gave, None where none came."""
 

@@ -25,8 +25,6 @@ from .defaults import Defaults, read_defaults
 from .options import with_common
 from .terminal import echo
 
-__all__ = ["print_errors", "print_warnings", "run"]
-
 TRACEBACK = "REMAT_COMPILE_TRACEBACK"
 """The environment variable that asks for the traceback of a mistake of ours."""
 EXTRAS = {

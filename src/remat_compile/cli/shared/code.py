@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...plans.files.files import FileRead
     from ...plans.plan import Plan
 
-__all__ = ["Code"]
-
 Written = Literal[Emitted, "memory-snapshot"]
 PICTURES = ("trace", "dot", "memory-snapshot")
 

@@ -31,8 +31,6 @@ from ...plans.messages.asked import (
 if TYPE_CHECKING:
     from typer import Context
 
-__all__ = ["SETTINGS", "Defaults", "Setting", "read_defaults", "was_given"]
-
 IGNORED = "REMAT_COMPILE_NO_CONFIG"
 """The environment variable that says to look for no such file."""
 OWN, SHARED = "remat-compile.toml", "pyproject.toml"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...report.reasons import FloorReasons
     from ...report.subject import Subject
 
-__all__ = ["Fit", "bounds_of", "fit_lines", "price_lines", "signed"]
-
 SHOWN = 10
 
 

@@ -12,8 +12,6 @@ import typer
 from ...version import __version__
 from .terminal import echo
 
-__all__ = ["FormatOption", "print_object"]
-
 FormatOption = Annotated[
     Literal["text", "json"], typer.Option("--format", help="json: one object, for programs.")
 ]

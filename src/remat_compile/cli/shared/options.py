@@ -20,23 +20,6 @@ from ...plans.messages.asked import (
 )
 from ...plans.source import ModelOptions
 
-__all__ = [
-    "SIZE",
-    "SIZE_OR_LEAST",
-    "CostOptions",
-    "GradsOption",
-    "ModelArgument",
-    "OnnxOptions",
-    "Output",
-    "PlanFile",
-    "Quiet",
-    "ScheduleOption",
-    "TrustSource",
-    "grouped",
-    "known_planners",
-    "with_common",
-]
-
 T = TypeVar("T")
 
 SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"

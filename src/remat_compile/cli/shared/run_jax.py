@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ...plans.request import JaxStyle
     from ...plans.source import ModelOptions
 
-__all__ = ["run_jax"]
-
 
 def run_jax(
     path: str,

@@ -12,8 +12,6 @@ from typing import TextIO
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.terminal import printable, printable_lines
 
-__all__ = ["echo", "progress"]
-
 
 def echo(*lines: str, file: TextIO | None = None) -> None:
     """Prints each of `lines` as one line, to standard output unless `file` is given.

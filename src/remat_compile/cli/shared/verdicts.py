@@ -22,15 +22,6 @@ if TYPE_CHECKING:
         Verdict,
     )
 
-__all__ = [
-    "Written",
-    "print_assuming",
-    "print_json",
-    "report",
-    "report_certificate",
-    "report_largest",
-]
-
 ReportFormat = Literal["text", "json"]
 
 

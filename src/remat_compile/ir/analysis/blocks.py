@@ -17,8 +17,6 @@ from ..expr import Expr
 from ..graph import Arg, Call, CNode, Graph, Ref
 from .regions import region_function
 
-__all__ = ["fingerprint"]
-
 Key = tuple[object, ...]
 
 

@@ -27,8 +27,6 @@ from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 from .flow import INFINITE, Network
 
-__all__ = ["Carried", "Separators"]
-
 
 class Carried:
     """`size` is what each aNode counts. Near-linear; O(N^2) bits for what depends on what."""

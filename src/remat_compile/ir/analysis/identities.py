@@ -8,8 +8,6 @@ from types import MappingProxyType
 from ..graph import Graph, Ref
 from .regions import renamed_call
 
-__all__ = ["equal_views", "identities"]
-
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from ..graph import Arg, Call, CNode, InnerCall, Ref
 
-__all__ = ["ROUNDING", "RegionFunction", "region_function", "renamed", "renamed_call"]
-
 ROUNDING: Mapping[str, float] = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 """By type: the difference between a region as a kernel and its calls, over the largest value of a
 tensor, that is taken for rounding."""

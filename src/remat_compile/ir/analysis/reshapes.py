@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from ..graph import Call, Graph, Ref, View
 
-__all__ = ["RESHAPES", "VIEW", "with_short_reshapes"]
-
 VIEW = "aten.view.default"
 RESHAPES = frozenset((VIEW, "aten._unsafe_view.default"))
 """The same elements in order, in other sizes; without autograd they do the same."""

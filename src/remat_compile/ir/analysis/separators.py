@@ -14,8 +14,6 @@ from itertools import pairwise
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Binding, Program
 
-__all__ = ["Separator", "chain_of", "globals_of", "separators"]
-
 FLOATING = frozenset(("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "c64", "c128"))
 
 

@@ -41,8 +41,6 @@ from ..semantics.simulate import Sizes
 from .carried import Carried, Separators
 from .liveness import BudgetKind, counted_sizes, held_bytes, lower_bound_bytes, required_cnodes
 
-__all__ = ["States", "searched_bound_bytes"]
-
 _CNODES = 400
 """On larger graphs states are not searched."""
 _ROUNDS = ((1, 1_000), (2, 4_000), (4, 16_000))

@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-__all__ = ["Elimination", "Separated", "TreeDecomposition", "separator_tree", "tree_decomposition"]
-
 Elimination = Literal["fill", "degree"]
 """The criterion for the next vertex: fewest new edges, or fewest neighbours."""
 

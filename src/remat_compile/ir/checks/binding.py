@@ -15,8 +15,6 @@ from .forms import MOST_VALUE
 from .graph import Names
 from .steps import check_names
 
-__all__ = ["check_binding", "check_frame", "check_schedules"]
-
 MOST = {"granularity": 1 << 40, "threads": 1 << 16, "copy_latency": 1 << 40, "copy_issue": 1 << 40}
 MOST_BYTES = (1 << 63) - 1
 """Limit on bytes and bytes per second: the range of 64-bit integers."""

@@ -9,8 +9,6 @@ from collections.abc import Collection
 from ..diagnostics import Diagnostic, Note, nearest
 from ..span import Span
 
-__all__ = ["Findings"]
-
 MAX_SUGGESTIONS = 10
 """Looking for near names takes time in large graphs, so only the first findings get it."""
 

@@ -23,8 +23,6 @@ from ..span import Span
 from .findings import Findings
 from .graph import Names
 
-__all__ = ["MOST_VALUE", "Points", "check_forms", "check_sizes"]
-
 LITERAL_WORDS = {"True": "true", "False": "false", "None": "none"}
 
 

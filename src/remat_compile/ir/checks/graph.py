@@ -8,8 +8,6 @@ from ..diagnostics import Note
 from ..graph import CALLER_KINDS, DTYPE_BYTES, LOSS_OP, PHASES, ANode, CNode, Graph, View
 from .findings import Findings
 
-__all__ = ["Names", "check_graph"]
-
 WRITER_PHASES: dict[str, tuple[str, ...]] = {
     "act": ("fwd",),
     "phantom": ("fwd",),

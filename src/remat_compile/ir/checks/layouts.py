@@ -9,8 +9,6 @@ from ..graph import CALLER_KINDS
 from ..program import Program, TensorLayout
 from .findings import Findings
 
-__all__ = ["check_layouts"]
-
 _MOST = 2**63 - 1
 
 

@@ -15,8 +15,6 @@ from ..span import Span
 from .findings import Findings
 from .forms import Points
 
-__all__ = ["check_numbers"]
-
 TOTAL = 1 << 60
 """All sizes together (bytes, rounded up as allocated), and all times together (ns), are below."""
 ARGUMENTS = range(-(1 << 63), 1 << 64)

@@ -15,8 +15,6 @@ from ..program import Program
 from ..span import Span
 from .findings import Findings
 
-__all__ = ["Fault", "check_operators", "operator_faults"]
-
 Tell = Callable[[str], Effects | None]
 
 NEW_VALUE = "write the operator that returns a new value, such as aten.add.Tensor"

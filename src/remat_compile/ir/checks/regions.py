@@ -10,8 +10,6 @@ from ..graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Call, CNode, Graph, Ref
 from ..span import Span
 from .findings import Findings
 
-__all__ = ["check_regions"]
-
 NOT_INSIDE = frozenset((LOSS_OP, ACCUMULATE_OP, FUSED_OP))
 """The attributes that have a meaning between cNodes only."""
 

@@ -6,8 +6,6 @@ from ..diagnostics import Diagnostic, nearest
 from ..graph import Graph
 from ..schedule import Compute, Schedule
 
-__all__ = ["check_names"]
-
 MAX_SUGGESTIONS = 10
 """Looking for near names takes time in large graphs, so only the first findings get it."""
 

@@ -22,8 +22,6 @@ from ..text.syntax import (
 )
 from .findings import Findings
 
-__all__ = ["check_text"]
-
 MAX_SHOWN = 80
 
 

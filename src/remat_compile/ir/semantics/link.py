@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from ..program import Target
 from ..schedule import Direction
 
-__all__ = ["Link", "Transfer"]
-
 
 @dataclass(slots=True)
 class Transfer:

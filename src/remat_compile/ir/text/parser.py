@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .rules import StatementRules
     from .rules_calls import ValueRules
 
-__all__ = ["grammar_tables", "line_tables", "parse_program", "read_quickly", "read_syntax"]
-
 LONG = 1 << 16
 """Characters of a text that is read faster in runs of lines than the tables for them are made."""
 

@@ -32,8 +32,6 @@ from .rules import StatementRules
 from .syntax import duration_ns, unquote
 from .tokens import span_of
 
-__all__ = ["Irregular", "Patterns", "RegularRules", "with_regular_lines"]
-
 T = TypeVar("T")
 Node: TypeAlias = ANode | View | CNode
 

@@ -41,8 +41,6 @@ from .tokens import (
     word,
 )
 
-__all__ = ["StatementRules"]
-
 T = TypeVar("T")
 Range: TypeAlias = tuple[str, int, int]
 

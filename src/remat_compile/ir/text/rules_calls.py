@@ -26,8 +26,6 @@ from ..graph import Arg, Atom, AtomKind, Call, InnerCall, Ref, Replay
 from ..span import Loc
 from .tokens import Entry, double, duration_of, integer, once, refuse, short, string
 
-__all__ = ["ValueRules"]
-
 T = TypeVar("T")
 Arguments: TypeAlias = tuple[tuple[Arg, ...], tuple[tuple[str, Arg], ...]]
 

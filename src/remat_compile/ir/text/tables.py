@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lark import Lark, Token, Transformer
 
-__all__ = ["Tables"]
-
 
 @dataclass(frozen=True)
 class Tables:

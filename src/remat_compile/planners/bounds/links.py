@@ -32,8 +32,6 @@ from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp
 from .moments import MomentRows, cuts_over
 
-__all__ = ["joint_ns", "joint_program"]
-
 _MOST_CUTS = 4
 _MOST_CNODES = 3_000
 

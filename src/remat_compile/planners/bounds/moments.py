@@ -40,8 +40,6 @@ from ..instance import Instance
 from ..solvers import MilpSolver
 from ..solvers.milp import Milp, MilpBuilder
 
-__all__ = ["MomentRows", "cut_program", "cuts_over", "least_bytes", "replays_ns"]
-
 _MOST_CUTS = 6
 """The fullest moments are looked at; others rarely ask for more."""
 

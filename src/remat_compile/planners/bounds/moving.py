@@ -30,8 +30,6 @@ from ...ir.program import Target
 from ..instance import Instance
 from .subset_sums import SubsetSums
 
-__all__ = ["moving_ns"]
-
 
 def moving_ns(instance: Instance, target: Target, limit_bytes: int) -> int:
     """Nanoseconds that no plan under the budget takes less than which recomputes nothing and runs

@@ -27,8 +27,6 @@ from ..solvers import MilpSolver
 from ..solvers.milp import INFINITY, Milp, MilpBuilder
 from .moments import replays_ns
 
-__all__ = ["MOST_CNODES", "lower_bound_ns", "moments_ns", "relaxation"]
-
 MOST_CNODES = 150
 """Larger graphs get the bound of single moments: the program grows with the square."""
 _MOST_FOR_CUTS = 3_000

@@ -19,8 +19,6 @@ from ..instance import Instance, Order
 from ..solvers import MilpSolver
 from .moments import cut_program, cuts_over, least_bytes
 
-__all__ = ["Reordering"]
-
 Shortfall = tuple[int, float]
 """Bytes that are missing at the worst moment, and the least time of replays for another."""
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-__all__ = ["SubsetSums"]
-
 _MOST_BITS = 1 << 14
 """Sums of sizes are told apart if they take no more multiples of the sizes' common divisor."""
 _PARTS = (512, 128, 32)

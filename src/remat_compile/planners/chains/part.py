@@ -23,9 +23,6 @@ from ...ir.graph import Graph
 from ...ir.program import Program
 from ..instance import Instance
 
-__all__ = ["content_key", "part_of"]
-
-
 _NO_PROGRAM = Program(Graph("part", (), (), ()))
 """The whole's would travel along with every part that is planned elsewhere."""
 

@@ -29,18 +29,6 @@ from dataclasses import dataclass
 from ..instance import Instance
 from .chain import Chain
 
-__all__ = [
-    "BlockOption",
-    "SavingOption",
-    "Skim",
-    "Stage",
-    "StageRun",
-    "needed_at_start",
-    "save_all",
-    "stages_of",
-    "written_by",
-]
-
 Run = tuple[int, ...]
 Form = tuple[int, bool]
 """A cNode and whether it runs for the first time."""

@@ -29,8 +29,6 @@ import numpy as np
 
 from ..instance import Instance, Order
 
-__all__ = ["keep_what_fits"]
-
 _MOST_TOUCHED = 4_000_000_000
 """The pass ends after so many profile entries (a few seconds)."""
 

@@ -25,8 +25,6 @@ from typing import Any
 from ..instance import Instance, Order
 from .walk import Heuristic, Scope, Walk, WalkFailed
 
-__all__ = ["LeanWalks", "may_move", "permuted"]
-
 _STEP = 0.005
 """The limit is by so much below the least peak so far."""
 _SLACK = 0.05

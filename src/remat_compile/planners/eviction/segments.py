@@ -22,8 +22,6 @@ from typing import Literal
 
 from ..instance import Instance, Order
 
-__all__ = ["Weight", "cut_forward", "forward_cnodes", "segment_order"]
-
 Weight = Literal["count", "memory"]
 
 

@@ -43,8 +43,6 @@ from dataclasses import dataclass
 from ...ir.analysis.treewidth import Separated
 from ..instance import Instance, Order
 
-__all__ = ["OrderTooLong", "Prerequisites", "SeparatorOrder"]
-
 
 class OrderTooLong(Exception):
     """The order has more entries than it may."""

@@ -21,8 +21,6 @@ from time import monotonic
 
 from ..instance import Instance, Order
 
-__all__ = ["Heuristic", "Scope", "Walk", "WalkFailed"]
-
 NEVER = 1 << 60
 _ANCESTORS = 48
 """At most so many evicted ancestors are summed for the cost of a remake."""

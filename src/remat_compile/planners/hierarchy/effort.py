@@ -20,8 +20,6 @@ from .partition.tree import PartClass, Tree
 from .quick import priced_orders, quick_orders
 from .reduced.solve_level import LevelProblem
 
-__all__ = ["Effort"]
-
 _WALKED = 400
 """Classes of more cNodes are not walked for quick options."""
 _WALKS = (0.85, 0.7, 0.55)

@@ -29,8 +29,6 @@ from ..solvers import MilpSolver
 from .leaf_program import order_of_schedule, program_of_part
 from .reduced.solve_level import LevelProblem
 
-__all__ = ["GridJob", "PartOptions", "PlannerJob"]
-
 LEAF_S, LEVEL_S = 8.0, 8.0
 """No single program of a class gets more."""
 LEAF_CHECKS, LEVEL_CHECKS = 20, 20

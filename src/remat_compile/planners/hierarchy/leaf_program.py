@@ -14,8 +14,6 @@ from ...ir.schedule import Compute, Free, Schedule
 from ..instance import Instance, Order
 from ..programs.solve_compact import is_valid
 
-__all__ = ["order_of_schedule", "program_of_part"]
-
 _OP = "part.step.default"
 _AGAIN = "part.again.default"
 

@@ -19,8 +19,6 @@ from ..instance import Instance, Order
 from .partition.level import Level
 from .reduced.prices import ChildPrices
 
-__all__ = ["made_again", "priced_orders", "quick_orders"]
-
 _RATIOS = (0.25, 0.5, 0.75)
 """Drop-cheap makes again the cheapest values that have this share of all bytes."""
 

@@ -17,8 +17,6 @@ from ..programs.events import Pairs, Window, window_events
 from ..programs.solve_compact import solve_events
 from ..solvers import MilpSolver
 
-__all__ = ["refined"]
-
 _EACH_S = 5.0
 _CHECKS = 40
 _SWEEPS = 3

@@ -19,8 +19,6 @@ from .partition.tree import Member, Tree
 from .quick import quick_orders
 from .reduced.offers import Offer, pareto
 
-__all__ = ["chain_orders"]
-
 _MOST_STAGES = 200
 _SLOTS = 500
 _OFFERED = 40

@@ -11,8 +11,6 @@ from ..eviction.keep import keep_what_fits
 from ..instance import Instance, Order
 from ..programs.solve_compact import is_valid
 
-__all__ = ["Candidates"]
-
 
 @dataclass
 class Candidates:

@@ -15,15 +15,6 @@ from .frames import Message
 from .process import ProcessEnded, WorkProcess
 from .results import decode_ending
 
-__all__ = [
-    "PlannerProcess",
-    "Progressed",
-    "Ready",
-    "RunMessage",
-    "is_foreign",
-    "is_portable",
-]
-
 _MODULE = f"{__package__}.worker"
 _OWN = __package__.partition(".")[0]
 

@@ -24,8 +24,6 @@ from ..programs.events import PossibleRun, Window, order_of, window_events
 from .window_program import Taken
 from .window_rows import Detour
 
-__all__ = ["PlanEvents"]
-
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 """Which boundaries of the plan's own `free` or `prefetch`, from the one about when a copy ends or
 must begin, are offered."""

@@ -30,8 +30,6 @@ from ...ir.program import Target
 from ..offload.copies.place import copy_ns
 from .window_rows import WindowRows
 
-__all__ = ["WindowClock"]
-
 _OUT, _GONE, _ISSUED, _BACK = range(4)
 """Moments of a boundary, in this order: copies out are issued; what left has left; copies back are
 issued; what is read next is back."""

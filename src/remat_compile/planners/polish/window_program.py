@@ -13,8 +13,6 @@ from ..solvers.milp import Milp, Vector
 from .window_clock import WindowClock
 from .window_rows import Detour, WindowRows
 
-__all__ = ["Taken", "WindowProgram", "window_program"]
-
 Taken = tuple[Detour, int, int]
 """A detour, and the boundaries of its `free` and of the issue of its way back."""
 

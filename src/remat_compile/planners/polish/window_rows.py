@@ -32,8 +32,6 @@ from ..programs.compact import EventSweep
 from ..programs.events import PossibleRun
 from ..programs.liveness_rows import YES, AliveSum
 
-__all__ = ["Detour", "WindowRows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Detour:

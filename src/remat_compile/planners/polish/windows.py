@@ -23,8 +23,6 @@ from .plan_events import PlanEvents
 from .window_program import window_program
 from .window_rows import Detour
 
-__all__ = ["JointWindows"]
-
 _FIRST, _FEWEST, _MOST = 8, 4, 64
 """Tensors of a window: of the first one, the least, and the most."""
 _CHECKS = 100

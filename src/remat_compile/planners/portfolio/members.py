@@ -24,18 +24,6 @@ from ..programs.rk_checkmate import RkCheckmate
 from ..registry import PlannerInfo, available
 from .given import Given
 
-__all__ = [
-    "LARGE",
-    "SMALL",
-    "PortfolioMember",
-    "copying_members",
-    "members",
-    "polisher",
-    "quick_copying_members",
-    "quick_members",
-    "reordered_members",
-]
-
 SMALL, MIDDLE, LARGE, HUGE = 60, 420, 2000, 20_000
 """cNodes up to which exact formulations are expected to be proven, up to which they help
 at all, from which on quick planners are no longer quick, and from which on few plan at all."""

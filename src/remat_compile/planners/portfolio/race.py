@@ -17,8 +17,6 @@ from ..results import peak_of
 MOST_ABOVE = 10.0
 """A bound that the plan is further above than so many times says nothing of how good it is."""
 
-__all__ = ["Accept", "PlanRace", "RacePlan"]
-
 Accept = Callable[[Schedule], bool]
 
 NEAR = 1.001

@@ -30,8 +30,6 @@ from dataclasses import dataclass, field
 from ..instance import Instance, Order
 from ..solvers.milp import Milp, MilpBuilder, Terms, Vector, merged
 
-__all__ = ["CheckmateModel", "checkmate_model", "rounded_orders"]
-
 Pair = tuple[int, int]
 
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from ..solvers.milp import MilpBuilder
 
-__all__ = ["NO", "YES", "AliveSum", "Definition", "LivenessRows"]
-
 
 @dataclass(frozen=True, slots=True)
 class AliveSum:

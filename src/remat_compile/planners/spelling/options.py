@@ -22,8 +22,6 @@ from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ..contract import Planner
 from .text import Option, PlannerText, Value, format_value, span_of
 
-__all__ = ["WHERE", "Checked", "at_least", "checked", "default_of", "read_options"]
-
 Build = Callable[[PlannerText], Planner]
 _LEAST = "least"
 WHERE = "where"

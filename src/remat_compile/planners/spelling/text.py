@@ -15,17 +15,6 @@ from dataclasses import dataclass
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Span
 
-__all__ = [
-    "Option",
-    "PlannerText",
-    "Value",
-    "format_value",
-    "option_names",
-    "parse_list",
-    "parse_text",
-    "span_of",
-]
-
 FILE = "<planner>"
 _TOKEN = re.compile(
     r"""\s*(?:

@@ -13,8 +13,6 @@ from ..contract import Planner
 from ..spelling.options import WHERE
 from .engine import Engine
 
-__all__ = ["engine_at", "given_workers", "where_it_runs", "with_workers", "wrong_address"]
-
 ENGINES = {"dask": f"{__package__}.dask_workers:DaskWorkers"}
 """By the scheme of their addresses: loaded when asked for."""
 _ADDRESS = re.compile(r"(?P<scheme>\w+)://(?:\[[0-9a-fA-F:]+\]|[^\s/\[\]:]+):\d{1,5}")

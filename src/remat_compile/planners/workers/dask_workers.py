@@ -14,8 +14,6 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ...version import __version__
 from .local import LocalWorkers
 
-__all__ = ["DaskWorkers"]
-
 CONNECT_S, WORKER_S = 8.0, 3.0
 """So long for all of the greeting; of it, so long for a worker to be there."""
 _SEEN_S, _ASKED_S = 0.2, 2.0

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-__all__ = ["Engine"]
-
 
 class Engine(Protocol):
     """The part of an `Executor` that is used, and its number of parallel jobs."""

@@ -8,8 +8,6 @@ from typing import Protocol, TypeVar
 
 from ..solvers import MilpSolver
 
-__all__ = ["Job", "SolverThread", "run_job"]
-
 Answer_co = TypeVar("Answer_co", covariant=True)
 
 

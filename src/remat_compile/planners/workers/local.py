@@ -10,8 +10,6 @@ from typing import Any
 from ..solvers import MilpSolver
 from .jobs import SolverThread
 
-__all__ = ["LocalWorkers"]
-
 _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...]]
 
 

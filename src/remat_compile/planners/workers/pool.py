@@ -16,8 +16,6 @@ from .engine import Engine
 from .jobs import Job, run_job
 from .local import LocalWorkers
 
-__all__ = ["Workers", "workers_of"]
-
 _LOOK_S = 0.2
 """So often it is looked whether somebody has ended the planner, or the engine is gone."""
 _GONE_S = 10.0

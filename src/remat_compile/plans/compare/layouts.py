@@ -18,8 +18,6 @@ from ...ir.diagnostics import (
 from ...ir.program import Program, TensorLayout
 from ...ir.text.syntax import quote
 
-__all__ = ["check_layouts", "warn_of_layouts"]
-
 _SHOWN = 5
 _CHANNELS_LAST = {(0, 2, 3, 1), (0, 2, 3, 4, 1)}
 

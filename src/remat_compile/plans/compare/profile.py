@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ...capture.lowered import Exported
     from ..plan import Plan
 
-__all__ = ["measured_steps"]
-
 Region = Literal["forward", "backward"]
 REGIONS: tuple[Region, ...] = ("forward", "backward")
 

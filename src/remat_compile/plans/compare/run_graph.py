@@ -25,8 +25,6 @@ from ...ir.schedule import (
 )
 from ...operators.executor import execute
 
-__all__ = ["Compared", "Incomparable", "compare_runs"]
-
 SEEDS = (20240229, 7)
 NARROW = ("f32", "f16", "bf16")
 TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 5e-2}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...ir.program import Binding
     from ..plan import Plan
 
-__all__ = ["StepReport", "StepRunner", "compare_step"]
-
 SEED = 20240229
 FORWARD, BACKWARD = "forward", "backward"
 Around = Callable[[str, Callable[[], Any]], Any]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ...ir.schedule import Schedule
     from ..files.files import FileRead
 
-__all__ = ["step_values", "write_step_values"]
-
 SEED = 0
 """From which an emitted script draws random numbers."""
 

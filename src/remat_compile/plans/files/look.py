@@ -12,8 +12,6 @@ from .files import FileRead, read_text
 from .outputs import files_of_plan
 from .plan_text import PlanText, pick_schedule
 
-__all__ = ["plan_in_text", "read_plan", "read_program", "read_program_text", "read_subject"]
-
 
 def read_program(path: str | Path) -> Program:
     """The program in a `.fbir` file, or on standard input for `-`."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ...report.charts.picture import ChartName
     from ...report.subject import Subject
 
-__all__ = ["chart_of", "check_picture", "page_of", "snapshot_of", "text_of", "write_picture"]
-
 
 def page_of(subject: Subject, path: str | Path | None, reads: Iterable[FileRead]) -> str:
     """The HTML page, written to `path` if that is given. FB0703, FB0712 and FB0719."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ...ir.program import Program
     from ...ir.schedule import Schedule
 
-__all__ = ["PlanText", "pick_schedule"]
-
 
 @dataclass(frozen=True, eq=False)
 class PlanText:

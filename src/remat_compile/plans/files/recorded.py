@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from ...ir.program import Header, Program
     from ..source import ModelOptions, Source
 
-__all__ = [
-    "EXECUTES",
-    "NoSourceModel",
-    "beside",
-    "is_bare_name",
-    "load_as_planned",
-    "model_of_plan",
-    "with_sizes",
-]
-
 NAME_IT = Worded("name the model: load(path, model=...)", "give --model MODEL")
 
 EXECUTES = (".py", ".pt2")

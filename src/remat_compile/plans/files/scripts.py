@@ -14,8 +14,6 @@ from .files import check_writable, text_writer, write_together
 if TYPE_CHECKING:
     from ...verifier import Script
 
-__all__ = ["check_folder", "write_proofs", "write_scripts"]
-
 OURS = re.compile(r"\d\d-[a-z-]+-part\d+\.smt2(\.alethe)?")
 PROVEN_BY_CVC5 = ("values", "memory-ranges", "sizes")
 """Obligations of which cvc5 writes proofs: those with uninterpreted functions and with symbols.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..request import PlanRequest
     from ..run_planner import Phases
 
-__all__ = ["fused_plan", "refuse_without_model"]
-
 
 def refuse_without_model(request: PlanRequest) -> None:
     """FB0471 where fusion is asked for and there is no model to make kernels for."""

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from ...backends.torch.kernels import Kernels
     from ...ir.program import Program
 
-__all__ = [
-    "KERNELS_S",
-    "has_regions",
-    "kernels_here",
-    "lacking",
-    "new_kernels",
-    "rounding",
-    "warn_of_calls",
-]
-
 
 def has_regions(program: Program) -> bool:
     return any(c.is_fused for c in program.graph.cnodes)

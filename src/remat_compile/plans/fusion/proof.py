@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..request import PlanRequest
 
-__all__ = ["proven_fused", "with_warnings"]
-
 
 def proven_fused(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnostic:
     """The fused program with its proof, or FB0469: its values and its bytes are looked at."""

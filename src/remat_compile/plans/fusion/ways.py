@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from ..request import PlanRequest
     from ..run_planner import Phases
 
-__all__ = ["FusedWay", "FusedWays", "in_order"]
-
 FOLDED = 0.1
 """The share of its time that a recomputation is thought to take inside the kernel of its reader,
 where none was measured yet."""

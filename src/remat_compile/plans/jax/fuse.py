@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..request import PlanRequest
     from ..run_planner import Phases
 
-__all__ = ["fused_for_xla"]
-
 GATHERING = 0.1
 """The share of the time limit in which computations may be moved next to each other."""
 

@@ -15,8 +15,6 @@ from ...ir.diagnostics import (
 from ...ir.program import Target
 from ...ir.text.syntax import duration_ns
 
-__all__ = ["LinkText", "parse_link"]
-
 _FORM = (
     "write 25GB/s for both ways, or d2h=25GB/s,h2d=11GB/s and, if known, "
     "both=30GB/s,latency=10us,issue=5us"

@@ -16,8 +16,6 @@ from .link import LinkText
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["link_of_device", "other_link"]
-
 _NOTICED = Fraction(1, 20)
 """Of the step's time: measured links are never the same twice."""
 

@@ -7,8 +7,6 @@ from typing import Literal, TypeVar
 
 from ...ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["Backend", "Costs", "Emitted", "Errors", "Fuse", "Grads", "JaxStyle"]
-
 T = TypeVar("T")
 
 Costs = Literal["measured", "roofline"]

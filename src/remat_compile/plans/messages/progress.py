@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-__all__ = ["Progress", "Say", "shown"]
-
 Say = Callable[[str], None]
 Progress = Say | bool | None
 """What users give: who is called with each line, whether to show them, or None to show them where

@@ -21,8 +21,6 @@ from ..budget import Baseline, format_bytes
 if TYPE_CHECKING:
     from ...planners.contract import Planner
 
-__all__ = ["refusal"]
-
 QUICK = 5000
 QUICK_S = 10.0
 """cNodes up to which `dtr` is asked what it reaches, and how long it may take."""

@@ -12,8 +12,6 @@ from ...ir.terminal import printable_lines
 from ..budget import Baseline, format_bytes
 from .table import columns
 
-__all__ = ["summary"]
-
 MOST_ABOVE = 10.0
 """A bound that the plan is further above than so many times says nothing of how good it is."""
 

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["CELL_FIELDS", "Cell", "quoted", "read_cells"]
-
 _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 
 

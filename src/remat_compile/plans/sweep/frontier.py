@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ..budget import Baseline
     from .cells import Cell
 
-__all__ = ["frontiers", "knees", "read_measured"]
-
 
 def frontiers(
     base: Baseline, cells: Sequence[Cell], measured: Iterable[Measured] = ()

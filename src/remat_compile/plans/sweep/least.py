@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ...ir.schedule import Schedule
     from ...planners.contract import Planner, PlanResult
 
-__all__ = ["run_for_least"]
-
 CLOSE = 0.005
 """The search ends where the least found and what is out of reach are this close."""
 SHARE = 0.25

@@ -14,8 +14,6 @@ from ...planners.eviction.dtr import Dtr
 from ...planners.registry import format_planner
 from ...report.subject import Subject
 
-__all__ = ["Price", "Prices", "cheap_plan", "prices_around"]
-
 GIB = 1 << 30
 PLANNER = Dtr(rounds=0)
 """One walk over the step without restarts: tenths of a second for some hundred computations."""

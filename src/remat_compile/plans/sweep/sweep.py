@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from ...report.charts.frontier import Measured
     from ..files.files import FileRead
 
-__all__ = ["Sweep", "run_sweep"]
-
 FileFormat = Literal["csv", "json", "html"]
 
 _STATUS = {

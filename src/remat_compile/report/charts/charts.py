@@ -36,8 +36,6 @@ from .drawing import (
 from .gantt import lives, streams
 from .rollup import OperatorTime, by_operator
 
-__all__ = ["charts", "stretch_moments"]
-
 MOST_OPERATORS = 20
 
 

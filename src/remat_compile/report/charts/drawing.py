@@ -8,24 +8,6 @@ from typing import Any
 from ..moments import Kind
 from ..subject import Subject
 
-__all__ = [
-    "COLORS",
-    "LINE_COLOR",
-    "MOST_STRETCHES",
-    "ROLE_COLORS",
-    "ROLE_NAMES",
-    "TENSORS_PER_MOMENT",
-    "TOP",
-    "Spec",
-    "Stretch",
-    "at",
-    "axis",
-    "byte_axis",
-    "colors",
-    "frame",
-    "stretches",
-]
-
 Spec = dict[str, Any]
 """Vega-Lite, or a part of it."""
 MOST_STRETCHES = 700

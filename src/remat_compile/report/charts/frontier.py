@@ -21,17 +21,6 @@ from ..document import (
 from ..subject import MARK, shown
 from .drawing import LINE_COLOR, Spec, byte_axis, frame
 
-__all__ = [
-    "SWEEP_MARK",
-    "Frontier",
-    "Knee",
-    "Measured",
-    "Point",
-    "frontier_page",
-    "frontier_spec",
-    "knee",
-]
-
 SWEEP_MARK = f"{MARK} sweep"
 """The header of a sweep's page; a page with it may be overwritten."""
 GIB = 1 << 30

@@ -22,8 +22,6 @@ from .drawing import (
 )
 from .timeline import Life, Run
 
-__all__ = ["lives", "streams"]
-
 MOST_LIVES, MOST_COPIES = 40, 500
 
 

@@ -14,8 +14,6 @@ from .charts import charts, stretch_moments
 from .drawing import Spec
 from .frontier import Frontier, frontier_spec
 
-__all__ = ["CHARTS", "ChartName", "Picture", "picture_of_frontier", "picture_of_plan"]
-
 ChartName = Literal["memory", "streams", "lives", "operators"]
 CHARTS: tuple[ChartName, ...] = ("memory", "streams", "lives", "operators")
 WIDTH = 720

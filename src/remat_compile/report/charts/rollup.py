@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from ...ir.graph import CNode, Graph
 from .timeline import Run
 
-__all__ = ["ModuleTime", "OperatorTime", "by_module", "by_operator", "module_path"]
-
 MOST_DEPTH = 12
 """Levels of the tree of modules; what lies deeper counts with its ancestor."""
 

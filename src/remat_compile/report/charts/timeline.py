@@ -16,8 +16,6 @@ from ...ir.semantics.machine import Machine
 from ...ir.semantics.simulate import Copy, Trace
 from ...ir.semantics.sizes import Sizes
 
-__all__ = ["Life", "Role", "Run", "Timeline", "replay", "role_of"]
-
 Role = Literal["fwd", "loss", "bwd", "opt", "again"]
 """The purpose of an execution: its phase, or `again` after the first."""
 

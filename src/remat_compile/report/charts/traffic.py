@@ -14,8 +14,6 @@ from ...ir.semantics.simulate import (
     simulate,
 )
 
-__all__ = ["Traffic", "slower"]
-
 _TOLERATED = Fraction(105, 100)
 _TRIES = 20
 

@@ -26,8 +26,6 @@ from ...ir.semantics.simulate import KEPT_KINDS, simulate
 from ..subject import Subject
 from .timeline import Life, replay
 
-__all__ = ["Effect", "HeldGap", "gap_at", "keep", "move", "rebuild"]
-
 
 @dataclass(frozen=True, slots=True)
 class Effect:

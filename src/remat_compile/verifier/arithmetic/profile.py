@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Table = np.ndarray[Any, Any]
 
-__all__ = ["Profile", "Rows", "profile_of"]
-
 MOST_BOXES = 4_000
 """Limit on the boxes in the search for the greatest sum; z3 corrects what it misses."""
 

@@ -16,8 +16,6 @@ from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, S
 from ...ir.graph import DTYPE_BYTES, ANode
 from .intervals import Box, bounds
 
-__all__ = ["MAY_OVERLAP", "is_at_least", "least_bytes"]
-
 MAY_OVERLAP = frozenset(("input", "buffer", "const"))
 """Kinds of storage that may hold fewer bytes than the shape: the caller may have expanded it."""
 

@@ -14,8 +14,6 @@ from ..obligations.validity import Clause
 if TYPE_CHECKING:
     from .history import History
 
-__all__ = ["explain_copy", "explain_race", "independent_clauses", "races_by_copy"]
-
 IMPLIES: dict[str, frozenset[str]] = {
     "read": frozenset(("arriving",)),
     "arriving": frozenset(("flying",)),

@@ -17,8 +17,6 @@ from ..read.sizes import Sizes
 from ..read.statements import Statements
 from .history import History
 
-__all__ = ["explain_excess"]
-
 MOST_PEAKS = 8
 MOST_OWNERS = 10
 

@@ -23,8 +23,6 @@ from ..read.sizes import Sizes
 from ..read.statements import Statements
 from ..smt import Encoding, Model, NoModel, OutOfTime, boolean, numeral
 
-__all__ = ["Claims", "compute_claims", "encode_time", "prove_time", "required"]
-
 
 @dataclass(frozen=True, slots=True)
 class Claims:

@@ -22,8 +22,6 @@ from ..read.events import Event
 from ..read.statements import Statements
 from ..smt import Answer, Encoding, Model, OutOfTime
 
-__all__ = ["CopyTimes", "Race", "Racing", "Side", "Use", "encode_races", "pairs_of", "prove_races"]
-
 Side = Literal["device", "host"]
 Lane = Literal["d2h", "h2d"]
 LANES: tuple[Lane, ...] = ("d2h", "h2d")

@@ -32,8 +32,6 @@ from ...ir.graph import (
 from ...ir.program import Program
 from ..read.statements import names_in, same_call
 
-__all__ = ["instances", "same_values"]
-
 SUM = "aten.add.Tensor"
 """What `accumulate` computes, by (P3)."""
 

@@ -20,8 +20,6 @@ from ..read.statements import Statements
 from ..smt import Answer, Encoding, Facts, Model, OutOfTime, boolean
 from .machine import EncodedMachine, advance
 
-__all__ = ["Broken", "Clause", "encode_validity", "prove_validity"]
-
 Rule = Literal[
     "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",

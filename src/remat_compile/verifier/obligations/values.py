@@ -29,8 +29,6 @@ from ..smt import (
 )
 from .machine import EncodedMachine, advance
 
-__all__ = ["Encoded", "Misread", "ValueRule", "WrongValues", "encode_values", "prove_values"]
-
 ValueRule = Literal["read", "draw", "copy", "kept", "buffer", "stream"]
 """The subject of a clause; `explain_values` says it in words."""
 

@@ -23,8 +23,6 @@ from ...ir.schedule import (
 )
 from .statements import Statements
 
-__all__ = ["Event", "alive_before", "reads_of", "unfold"]
-
 MOST_HINTS = 20
 """Looking for the nearest name is slow; past so many unknown names it is left out."""
 

@@ -20,9 +20,6 @@ from ..arithmetic.intervals import bounds, names_of
 from ..arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .statements import Statements
 
-__all__ = ["Amounts", "Sizes", "measure", "read_amounts", "too_small", "value", "what_of"]
-
-
 MOST = 2**63 - 1
 """Bytes at the sample, nanoseconds and ends of ranges; more is a slip of the pen."""
 

@@ -17,8 +17,6 @@ from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
 
-__all__ = ["Statements", "read_statements", "same_call"]
-
 KEPT_AT_END = frozenset(("output", "param_grad"))
 
 

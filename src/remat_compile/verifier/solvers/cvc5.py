@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from ..answer import Answer, Deadline, Model, NoModel, OutOfTime
 
-__all__ = ["Cvc5"]
-
 SLICE_S = 1.0
 CHILD = "from remat_compile.verifier.solvers.cvc5 import serve; serve()"
 

@@ -9,8 +9,6 @@ from typing import Literal, Protocol, get_args
 from ...ir.diagnostics import Diagnostic, FBError
 from ..answer import Answer, Deadline
 
-__all__ = ["CHOICES", "Choice", "Solver", "identity", "installed", "solvers_of"]
-
 Choice = Literal["z3", "cvc5", "both"]
 """Who decides: one of them, or z3 with cvc5 confirming each of its proofs."""
 

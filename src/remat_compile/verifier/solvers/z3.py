@@ -11,8 +11,6 @@ from typing import Any
 
 from ..answer import TACTICS, Answer, Deadline, Model, NoModel, OutOfTime
 
-__all__ = ["Z3"]
-
 GRACE_S = 0.2
 """Seconds by which z3 may be late before it is interrupted, and between interruptions."""
 

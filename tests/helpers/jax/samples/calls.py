@@ -15,19 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "RANDOM",
-    "SAMPLES",
-    "Call",
-    "Make",
-    "Samples",
-    "add",
-    "all_dtypes",
-    "aten",
-    "call",
-    "samples",
-]
-
 aten: Any = torch.ops.aten
 
 

@@ -18,8 +18,6 @@ from remat_compile.ir.text.parser import parse_program
 
 from .fused import FUSED, all_runs_fused
 
-__all__ = ["CALLER", "Case", "Edit", "Event", "Life", "Mutant", "cases"]
-
 PLANS = TESTS / "verifier" / "mutants" / "plans"
 CALLER = frozenset(("input", "param", "buffer", "const", "opt_state"))
 FILE = "mutant.fbir"

@@ -15,8 +15,6 @@ from .statements import HASH
 
 SEAL = "FB0831"
 
-__all__ = ["Escape", "escape_of", "prove"]
-
 
 @dataclass(frozen=True)
 class Escape:

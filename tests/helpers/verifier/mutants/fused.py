@@ -11,8 +11,6 @@ from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 
-__all__ = ["FUSED", "all_runs_fused"]
-
 FUSED = ("mlp", "two")
 """Models whose plans are there fused too."""
 

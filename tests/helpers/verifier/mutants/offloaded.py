@@ -17,8 +17,6 @@ from remat_compile.ir.schedule import (
 
 from .case import Case, Life
 
-__all__ = ["Trip", "offloaded", "trips"]
-
 MOST = 6
 """So many storages of a plan travel."""
 AHEAD = 3

@@ -9,8 +9,6 @@ from typing import Literal
 
 from .case import Case, Mutant
 
-__all__ = ["KINDS", "Kind", "seeds"]
-
 Where = Literal["schedule", "graph", "certificate"]
 Seeds = Callable[[Case, str], Iterator[Mutant]]
 

@@ -17,8 +17,6 @@ from .groups import Barrier
 from .order import Numbered
 from .text import BASE_KEY, KEY, JaxText
 
-__all__ = ["Body", "Liveness", "scope_name"]
-
 
 def scope_name(cnode: str, execution: int) -> str:
     """The name that the n-th execution (from 1) of a cNode has in JAX and XLA."""

@@ -22,8 +22,6 @@ from .twins import twins
 if TYPE_CHECKING:
     from .shared_work import SharedWork
 
-__all__ = ["Barrier", "barriers"]
-
 SMALL_GROUP = 3
 """Groups of fewer members have no barrier at their end: they may be fused with what reads
 them. Larger ones are segments, all of whose results are kept for a while anyway."""

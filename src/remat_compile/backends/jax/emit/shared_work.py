@@ -25,8 +25,6 @@ from ..arguments import jax_dtype
 from ..runtime.interpret import apply, as_function
 from .tables import needs_x64
 
-__all__ = ["SharedWork"]
-
 _CHEAP = frozenset(
     (
         *("abs", "add", "add_any", "and", "broadcast_in_dim", "ceil", "clamp", "concatenate"),

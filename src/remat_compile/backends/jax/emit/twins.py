@@ -5,8 +5,6 @@ from __future__ import annotations
 from ....ir.graph import CALLER_KINDS, Arg, Call, CNode, Graph, Ref
 from .executions import constants
 
-__all__ = ["twins"]
-
 
 def twins(graph: Graph) -> dict[str, tuple[str, ...]]:
     """cNodes that apply an operator to the same values as one before, each with the aNodes

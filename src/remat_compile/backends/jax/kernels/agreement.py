@@ -22,8 +22,6 @@ from ..runtime.interpret import as_function
 from .price import alone
 from .shapes import Shapes
 
-__all__ = ["require_shapes"]
-
 _HINT = "correct the call in the text, or plan the model again"
 _LONGEST = 200
 """Characters of a message of JAX."""

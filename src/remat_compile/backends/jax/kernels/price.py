@@ -25,8 +25,6 @@ from ..observe.buffers import XlaFigures
 from ..runtime.interpret import as_function
 from .shapes import Shapes
 
-__all__ = ["RegionBytes", "XlaPrice"]
-
 _OPCODE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = (?:\([^)]*\)|\S+) ([\w-]+)\(", re.M)
 _CALLS_LIBRARY = re.compile(r"kind=kCustom|custom_call_target=")
 

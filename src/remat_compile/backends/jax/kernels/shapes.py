@@ -15,8 +15,6 @@ from ....ir.program import Program
 from ..arguments import jax_dtype
 from ..runtime.interpret import apply
 
-__all__ = ["Shapes"]
-
 
 class Shapes:
     """The arrays, without values, that names of `program` stand for at its sample sizes. `origin`

@@ -21,8 +21,6 @@ from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule
 from ....ir.semantics.simulate import Sizes
 from ..emit.executions import constants
 
-__all__ = ["ValueBuffer", "XlaFigures", "buffers_of", "temporary_bytes"]
-
 _HELD = CALLER_KINDS | {"tangent", "rng"}
 """The storages of the caller, and random states, which JAX keeps as keys."""
 

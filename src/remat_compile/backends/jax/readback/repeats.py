@@ -21,8 +21,6 @@ from ....ir.program import Program
 from ...readback.mismatch import differs
 from ..emit.executions import constants
 
-__all__ = ["check_told_apart"]
-
 Key = tuple[object, ...]
 
 

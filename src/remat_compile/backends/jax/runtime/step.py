@@ -19,8 +19,6 @@ from .guards import check_call
 if TYPE_CHECKING:
     from ....ir.program import Program
 
-__all__ = ["JaxStep", "JaxStepResult"]
-
 Arrays = Mapping[str, Any]
 
 

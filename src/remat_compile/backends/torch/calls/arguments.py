@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["OTHERS", "Arguments"]
-
 OTHERS = "the call passes other arguments than the sample did"
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]

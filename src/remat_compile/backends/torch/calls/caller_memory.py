@@ -20,8 +20,6 @@ from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
 from ..code.interface import Interface
 
-__all__ = ["CallerMemory"]
-
 KEEP = "write to it after the backward, give a copy (x.clone()), or plan with a larger budget"
 
 

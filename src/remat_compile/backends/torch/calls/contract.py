@@ -18,8 +18,6 @@ from torch.nn.modules import module as of_modules
 
 from ....device.strides import lie_alike, strides_of
 
-__all__ = ["Contract", "changed_ties", "ties_of"]
-
 KINDS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(vars(of_modules)[f"_global{kind}"] for kind in KINDS)
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from ....device.strides import strides_of
 
-__all__ = ["described", "has_another_shape_only", "is_as_described", "otherwise"]
-
 
 def described(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):

@@ -23,8 +23,6 @@ from ....capture.trace.lock import capturing, exchanging
 from ....capture.trace.module import unchanged
 from .contract import Contract, changed_ties, ties_of
 
-__all__ = ["StepGuards"]
-
 
 class StepGuards:
     """Whether a call is one that the step of `exported` was made for."""

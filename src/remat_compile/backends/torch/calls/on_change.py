@@ -14,8 +14,6 @@ from ....capture.trace.lock import undisturbed
 from ....ir.diagnostics import Diagnostic, render
 from ..module import PlannedModule
 
-__all__ = ["RunEagerly", "RunPlannedAgain"]
-
 PlanAgain = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], nn.Module]
 
 MOST_PLANS = 16

@@ -19,8 +19,6 @@ from ..gradients.unused import UnusedOutputs, step_node
 from .caller_memory import CallerMemory
 from .refusals import BackwardGuards
 
-__all__ = ["Flight"]
-
 
 class _Ways:
     """The ways of one model: its plans for different shapes and numbers."""

@@ -13,8 +13,6 @@ import torch
 from ....capture.lowered import Exported
 from ....ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["BackwardGuards", "GuardFailure"]
-
 
 class GuardFailure(FBError):
     """A call that the plan was not made for (FB0910): other shapes, dtypes, modes or numbers."""

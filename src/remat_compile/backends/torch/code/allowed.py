@@ -21,8 +21,6 @@ from .expressions import ADD_IN_PLACE, Expressions
 from .interface import copies_of
 from .script import TABLES, script_imports, script_text
 
-__all__ = ["allowed"]
-
 _SIGNATURE = "args, constants=()"
 
 

@@ -31,8 +31,6 @@ from .function import FunctionBody, Progress
 from .interface import COPIES, Interface, copies_of, default_interface, saved_at_loss
 from .script import replay_helper, script_imports, script_tables, script_text, tables_text
 
-__all__ = ["emit", "emit_with_saved"]
-
 _HEADER = '''"""One training step of @{graph} under schedule @{schedule}, as PyTorch code.
 
 {planned}

@@ -30,8 +30,6 @@ from ...python.regions import (
 from .interface import COPIES
 from .script import SCRIPT_NAMES
 
-__all__ = ["ADD_IN_PLACE", "RESERVED", "Expressions"]
-
 ADD_IN_PLACE = "aten.add_.Tensor"
 """What `accumulate` runs: the one operator that writes to its argument."""
 

@@ -32,8 +32,6 @@ from ...python.names import symbol_key
 from ...python.quote import comment, literal
 from .expressions import ADD_IN_PLACE, Expressions
 
-__all__ = ["FunctionBody", "Progress"]
-
 _INDENT = "    "
 
 

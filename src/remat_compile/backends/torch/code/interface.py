@@ -18,9 +18,6 @@ from ....ir.schedule import (
 )
 from ...python.names import loss_index
 
-__all__ = ["COPIES", "TICKET", "Interface", "copies_of", "default_interface", "saved_at_loss"]
-
-
 COPIES = "copies of the call"
 """The key of what is saved last by the forward of a plan that copies to the host; it is also
 the last input of that forward. No aNode has a name with blanks."""

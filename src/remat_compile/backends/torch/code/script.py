@@ -13,16 +13,6 @@ from ...python.quote import literal
 from ..runtime.arena import host_layout
 from .interface import default_interface
 
-__all__ = [
-    "SCRIPT_NAMES",
-    "TABLES",
-    "replay_helper",
-    "script_imports",
-    "script_tables",
-    "script_text",
-    "tables_text",
-]
-
 _IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
 _COPIES_IMPORT = "from remat_compile.backends.torch.runtime import single_call\n"
 

@@ -17,8 +17,6 @@ from ..code.interface import (
     Interface,
 )
 
-__all__ = ["borders"]
-
 
 def borders(
     lowered: Lowered, joint: fx.GraphModule, interface: Interface, saved: tuple[str, ...]

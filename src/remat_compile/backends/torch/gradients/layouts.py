@@ -21,8 +21,6 @@ from ....device.strides import Strides
 from ....ir.diagnostics import Diagnostic, render
 from ....ir.graph import Graph
 
-__all__ = ["LayoutWatch"]
-
 _AS_STRIDED = "aten.as_strided.default"
 
 

@@ -18,8 +18,6 @@ from torch.utils._pytree import tree_leaves
 from ....capture.lowered import Lowered
 from ....ir.graph import Graph
 
-__all__ = ["UnusedOutputs", "step_node"]
-
 _NODE = "CompiledFunctionBackward"
 
 

@@ -9,8 +9,6 @@ from ....ir.diagnostics import Diagnostic, FBError
 from .cuda import CudaRecorder
 from .recorder import GraphRecorder
 
-__all__ = ["check_graphs", "recorder_for"]
-
 
 def check_graphs(device: torch.device, *, is_dynamic: bool) -> None:
     """FB0967 where there are no graphs of the device, or sizes change from call to call."""

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from .recorder import GraphRecorder, Recording
 
-__all__ = ["CudaRecorder"]
-
 T = TypeVar("T")
 _OFFSET = slice(8, 16)
 """Bytes of a state of a generator on CUDA."""

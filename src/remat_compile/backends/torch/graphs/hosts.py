@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["OnDevice"]
-
 
 class OnDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses what makes a tensor on the host, since no graph of the device does it again. Host

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ....device.strides import is_dense, outermost_first
 
-__all__ = ["Fresh", "fill", "static_like"]
-
 
 def static_like(like: Tensor, device: torch.device | None = None) -> Tensor:
     """A tensor in a storage of its own that lies as `like` does; its contents are anything."""

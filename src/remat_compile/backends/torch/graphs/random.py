@@ -14,8 +14,6 @@ from torch import Tensor
 from ....device.devices import generator_module, get_rng_state
 from .recorder import GraphRecorder
 
-__all__ = ["RandomCalls"]
-
 Function = Callable[..., Any]
 _GETTING = threading.RLock()
 """Held while a function that takes states of the generator is another."""

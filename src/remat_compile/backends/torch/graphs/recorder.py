@@ -10,8 +10,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["GraphRecorder", "Recording"]
-
 T = TypeVar("T")
 
 Recording = Callable[[], None]

@@ -23,8 +23,6 @@ from .memory import Fresh, fill, static_like
 from .random import RandomCalls
 from .recorder import GraphRecorder
 
-__all__ = ["StepGraphs"]
-
 Function = Callable[..., Any]
 _MOST_MOVES = 8
 

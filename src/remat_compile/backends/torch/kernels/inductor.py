@@ -21,21 +21,6 @@ from torch import Tensor, fx
 
 from .label_gradients import LABEL_GRADIENTS
 
-__all__ = [
-    "Compiled",
-    "Compiling",
-    "Function",
-    "KernelError",
-    "Layout",
-    "Traced",
-    "compile_traced",
-    "kernel_settings",
-    "missing",
-    "short",
-    "trace",
-    "waits_kept",
-]
-
 Function = Callable[..., tuple[Tensor, ...]]
 
 _ATEN = torch.ops.aten

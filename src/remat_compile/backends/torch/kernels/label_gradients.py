@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LABEL_GRADIENTS"]
-
 _ATEN = torch.ops.aten
 _MEAN = 1
 """Of `reduction`, as ATen's `Reduction` numbers them."""

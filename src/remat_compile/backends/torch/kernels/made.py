@@ -33,8 +33,6 @@ from .inductor import (
     trace,
 )
 
-__all__ = ["Kernel", "Kernels", "as_function", "made_up", "written"]
-
 
 @dataclass
 class Kernel:

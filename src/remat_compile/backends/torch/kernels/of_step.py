@@ -10,8 +10,6 @@ from ....ir.expr import Const
 from ....ir.graph import CNode
 from .made import Kernel, Kernels
 
-__all__ = ["make_kernels"]
-
 
 def make_kernels(
     kernels: Kernels, of: Mapping[str, Sequence[tuple[CNode, Sequence[Tensor]]]]

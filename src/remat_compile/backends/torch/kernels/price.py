@@ -35,8 +35,6 @@ from ....operators.instances import plain_mode
 from .inductor import KernelError, Layout, trace
 from .made import Kernel, Kernels, as_function, made_up, written
 
-__all__ = ["InductorPrice", "KernelCost", "KernelTimes"]
-
 _LEAST_REPEATS, _MOST_REPEATS = 3, 15
 _ENOUGH_S = 0.1
 

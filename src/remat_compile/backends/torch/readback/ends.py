@@ -18,8 +18,6 @@ from ...readback.values import (
 from ..code.interface import Interface
 from .function import Function
 
-__all__ = ["Ends"]
-
 
 class Ends:
     """What the functions are given and give: from the caller, to each other, to the caller.

@@ -15,8 +15,6 @@ from ...readback.mismatch import unreadable
 from ...readback.names import Variables
 from ...readback.values import Items, Value, integer
 
-__all__ = ["TorchReader"]
-
 # Tensor.permute(1, 0) is aten.permute(x, [1, 0]): these take a list, or its parts one by one.
 _TAKE_LISTS = {"permute": "aten.permute.default", "view": "aten.view.default"}
 _TAKE_SCALARS = {

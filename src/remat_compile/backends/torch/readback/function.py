@@ -33,8 +33,6 @@ from ...readback.values import (
 )
 from .expressions import TorchReader
 
-__all__ = ["Function"]
-
 
 class Function:
     """Runs the statements of one function, with the schedule in step."""

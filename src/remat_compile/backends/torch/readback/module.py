@@ -43,8 +43,6 @@ from .ends import Ends
 from .expressions import TorchReader
 from .function import Function
 
-__all__ = ["check_source"]
-
 FUNCTIONS = ("forward", "backward", "replay")
 REGION = re.compile("fused[0-9]+")
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from ....ir.schedule import Direction
 from .engine import CopyEngine, moves
 
-__all__ = ["AcceleratorEngine", "Streams", "pinned_sizes"]
-
 _PAGE_BYTES = 4096
 
 

@@ -20,16 +20,6 @@ from ....ir.program import Program
 from ....ir.schedule import HostFree, Offload, Schedule
 from ....ir.semantics.sizes import Sizes
 
-__all__ = [
-    "HostLayout",
-    "Pieces",
-    "Tenancy",
-    "host_layout",
-    "in_order_of_issue",
-    "place",
-    "tenancies",
-]
-
 Pieces = tuple[tuple[int, int], ...]
 """Address and length, in bytes, of each part of one host copy, in the order of its bytes."""
 

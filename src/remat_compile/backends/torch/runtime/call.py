@@ -17,8 +17,6 @@ from .arena import Pieces
 from .choice import engine_for
 from .engine import CopyEngine, Flight
 
-__all__ = ["Arena", "HostCopies", "single_call"]
-
 
 class Arena:
     """Host memory of one call at a time, in blocks that follow one another."""

@@ -9,8 +9,6 @@ from .accelerator import AcceleratorEngine
 from .cpu import ThreadEngine
 from .engine import CopyEngine
 
-__all__ = ["engine_for"]
-
 
 def engine_for(device: torch.device) -> CopyEngine:
     """FB0912 for a device of which PyTorch has no streams here."""

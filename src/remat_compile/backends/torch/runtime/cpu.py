@@ -15,8 +15,6 @@ from torch import Tensor
 from ....ir.schedule import Direction
 from .engine import CopyEngine, moves
 
-__all__ = ["Delay", "ThreadEngine"]
-
 Delay = Callable[[Direction, str], float]
 """Seconds that the copy of an aNode takes longer."""
 

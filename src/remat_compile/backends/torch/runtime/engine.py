@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ....ir.schedule import Direction
 
-__all__ = ["CopyEngine", "Flight", "moves", "storage_bytes"]
-
 Flight = Any
 """A copy that may not have ended, as its engine knows it."""
 

@@ -18,8 +18,6 @@ from .choice import engine_for
 from .engine import CopyEngine, Flight
 from .tickets import Tickets
 
-__all__ = ["PlanCopies"]
-
 
 class PlanCopies:
     """Begins the copies of each call, and keeps one arena from call to call.

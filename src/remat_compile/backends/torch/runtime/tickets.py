@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["Tickets"]
-
 T = TypeVar("T")
 
 

@@ -24,8 +24,6 @@ from ..weights import (
     uses_of,
 )
 
-__all__ = ["NodeWeights", "node_weights"]
-
 _LAYOUT = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators through which a weight stays a weight."""
 

@@ -19,8 +19,6 @@ from ..call import DTYPES
 from .load import load_weights
 from .sparse import dense_of
 
-__all__ = ["attributes_of", "metadata", "name_of", "path_of", "place_of", "to_tensor", "type_name"]
-
 LONGEST = 64
 """Characters of the name of a node in a place."""
 

@@ -27,8 +27,6 @@ from ..table import (
 )
 from .sparse import spread_sparse
 
-__all__ = ["OLDEST_OPSET", "CheckedModel", "all_nodes", "external_files", "read", "reason_of"]
-
 OLDEST_OPSET = 1
 
 _BROADCASTING = 7

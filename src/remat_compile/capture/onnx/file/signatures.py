@@ -19,8 +19,6 @@ from ..call import (
     Value,
 )
 
-__all__ = ["check_types"]
-
 _FUSED: Mapping[str, int] = {
     "Attention": 3,
     "BiasGelu": 2,

@@ -9,8 +9,6 @@ from torch import Tensor, fx
 
 from .prepare import is_backward, output_nodes
 
-__all__ = ["Accumulations"]
-
 _ADD = torch.ops.aten.add.Tensor
 
 

@@ -42,8 +42,6 @@ from .operators import filled, replay_without_effect
 from .prepare import is_backward
 from .symbols import Symbols
 
-__all__ = ["ProgramBuilder"]
-
 WITHOUT_ONEDNN = (
     "nn.LSTM in float32 runs a kernel that keeps what its backward needs under autograd only: "
     "capture and train inside torch.backends.mkldnn.flags(enabled=False)"

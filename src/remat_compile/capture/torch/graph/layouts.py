@@ -11,8 +11,6 @@ from torch import strided as _strided
 from ....device.strides import is_dense, outermost_first
 from ....ir.program import Binding, TensorLayout
 
-__all__ = ["layout_of", "layouts_of"]
-
 
 def layouts_of(binding: Binding, nodes: Mapping[str, fx.Node]) -> tuple[TensorLayout, ...]:
     """Of arguments, parameters and buffers, those that are not contiguous, in this order."""

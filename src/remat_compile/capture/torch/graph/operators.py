@@ -16,8 +16,6 @@ from ....ir.graph import (
     Replay,
 )
 
-__all__ = ["filled", "is_compared", "replay_without_effect"]
-
 aten = torch.ops.aten
 
 

@@ -28,8 +28,6 @@ from ....ir.diagnostics import fail
 from ....operators.instances import plain_mode
 from ..places import BY_REGIONS, place_of
 
-__all__ = ["check_dense", "is_backward", "output_descs", "output_nodes", "prepare"]
-
 aten = torch.ops.aten
 
 

@@ -11,8 +11,6 @@ from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max
 from ....ir import expr
 from ....ir.diagnostics import Diagnostic, FBError
 
-__all__ = ["Symbols"]
-
 
 class Symbols:
     """Translates sizes; `names` maps PyTorch's symbols to ours."""

@@ -36,8 +36,6 @@ from ..choices import ChainStep, Thresholds
 from ..stages import Stage
 from .persistent import DeadlinePassed
 
-__all__ = ["Floating", "entries"]
-
 Floats = NDArray[np.floating[Any]]
 
 

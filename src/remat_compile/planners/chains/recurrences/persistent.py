@@ -48,8 +48,6 @@ from ..choices import (
 )
 from ..stages import Stage
 
-__all__ = ["DeadlinePassed", "Least", "Persistent"]
-
 Floats = NDArray[np.floating[Any]]
 
 _SINGLE_FROM = 20_000_000

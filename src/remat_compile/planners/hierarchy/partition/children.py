@@ -25,8 +25,6 @@ from .h_partition import h_partition
 from .intervals import cheapest_cuts, interval_partition
 from .periods import Repeat, runs_of
 
-__all__ = ["Kind", "Limits", "children_of"]
-
 Kind = Literal["auto", "dominators", "intervals", "chain"]
 
 _COVERED = 0.5

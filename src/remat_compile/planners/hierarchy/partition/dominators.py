@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["immediate_dominators"]
-
 
 def immediate_dominators(before: Sequence[Sequence[int]]) -> list[int]:
     """For each node the nearest node that all paths to it go through; -1 is the source, which

@@ -15,8 +15,6 @@ from itertools import accumulate
 
 from ...instance import Instance
 
-__all__ = ["ForwardGraph"]
-
 _HUB = 64
 """A value with more forward readers than this joins nothing (a mask, a table)."""
 _SEEN = 3

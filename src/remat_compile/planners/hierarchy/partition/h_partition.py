@@ -32,8 +32,6 @@ from math import sqrt
 from .dominators import immediate_dominators
 from .forward import ForwardGraph
 
-__all__ = ["h_partition"]
-
 
 def h_partition(
     forward: ForwardGraph, most_groups: int, size: int, most_cnodes: int

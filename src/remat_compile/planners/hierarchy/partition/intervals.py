@@ -19,8 +19,6 @@ from math import inf
 
 from .forward import ForwardGraph
 
-__all__ = ["cheapest_cuts", "interval_partition"]
-
 
 def interval_partition(forward: ForwardGraph, pieces: int) -> list[list[int]]:
     """Between half and twice as many intervals of places as `pieces` says."""

@@ -22,8 +22,6 @@ from ...chains.chain import Chain, backward_stages
 from ...chains.part import part_of
 from ...instance import Instance
 
-__all__ = ["Level", "level_of"]
-
 
 @dataclass(frozen=True)
 class Level(Chain):

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Repeat", "longest_run", "runs_of"]
-
 _TRIED = 8
 """Limit on the periods that are tried, most frequent first."""
 

@@ -16,8 +16,6 @@ from .children import Limits, children_of
 from .forward import ForwardGraph
 from .level import Level, level_of
 
-__all__ = ["Member", "PartClass", "Tree", "tree_of"]
-
 
 @dataclass(eq=False)
 class PartClass:

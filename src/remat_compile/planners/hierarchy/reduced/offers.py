@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from ...instance import Instance, Order
 from ...programs.answer import saved_bytes_of
 
-__all__ = ["Offer", "offers_of", "pareto"]
-
 
 @dataclass(frozen=True)
 class Offer:

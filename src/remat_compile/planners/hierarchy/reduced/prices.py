@@ -26,8 +26,6 @@ from ...chains.stages import (
 from ...instance import Instance, Order
 from ..partition.level import Level
 
-__all__ = ["ChildOption", "ChildPrices", "Slack", "Way", "prices_of"]
-
 _SLACKS = 4
 """Limit on the moments of a run that are distinguished by their dead inputs."""
 

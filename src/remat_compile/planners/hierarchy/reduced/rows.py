@@ -40,8 +40,6 @@ from .solution import (
     ReplayColumns,
 )
 
-__all__ = ["reduced_model"]
-
 
 def reduced_model(
     level: Level,

@@ -13,8 +13,6 @@ from ...solvers.milp import Milp, Vector
 from ..partition.level import Level
 from .prices import ChildPrices
 
-__all__ = ["SKIM", "ReducedModel", "ReplayColumns"]
-
 SKIM = -1
 """The mode that saves nothing; others are the numbers of options."""
 

@@ -23,8 +23,6 @@ from .offers import Offer, offers_of
 from .prices import ChildPrices, prices_of
 from .rows import reduced_model
 
-__all__ = ["LevelProblem", "flattened"]
-
 
 def flattened(level: Level, j: int, order: Sequence[int]) -> Order:
     """An order of child j's instance in the numbers of the level."""

@@ -11,8 +11,6 @@ from ....ir.schedule import Direction
 from ....ir.semantics.link import Link, Transfer
 from .place import Move, copy_ns
 
-__all__ = ["Course", "course_of", "time_ns"]
-
 _OUT, _FREE, _ISSUE, _BACK = range(4)
 """The events at a boundary, in order."""
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 
 from ...instance import Instance, Order
 
-__all__ = ["Gap", "gaps_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gap:

@@ -25,8 +25,6 @@ from ...instance import Instance, Order
 from .gaps import Gap
 from .task import CopyTask, Placed
 
-__all__ = ["improve"]
-
 _MOST_WORK = 300_000
 """Tries times entries of the order."""
 _MOST_MAKERS = 6

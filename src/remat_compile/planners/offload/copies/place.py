@@ -48,18 +48,6 @@ from ....ir.schedule import (
 from ...instance import Instance, Order
 from .gaps import Gap
 
-__all__ = [
-    "Frame",
-    "Move",
-    "bring_back",
-    "copy_ns",
-    "place",
-    "send",
-    "steps_of",
-    "times_of",
-    "within",
-]
-
 _AT_ONCE = 1024
 """Limit on the entries examined at once."""
 

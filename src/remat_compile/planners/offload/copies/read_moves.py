@@ -16,8 +16,6 @@ from ...instance import Instance, Order
 from .gaps import Gap
 from .place import Move
 
-__all__ = ["moves_of"]
-
 
 def moves_of(instance: Instance, schedule: Schedule) -> tuple[Order, list[Move]]:
     """The computations of a schedule, in order, and the tensors on the host between two uses.

@@ -28,8 +28,6 @@ from .clock import time_ns
 from .gaps import Gap, gaps_of
 from .place import Frame, Move, bring_back, send, steps_of, within
 
-__all__ = ["CopyTask", "Placed"]
-
 _MOST_THRESHOLDS = 24
 _LEAST_BYTES = 1 << 20
 _LEAST_NS = 20_000

@@ -25,8 +25,6 @@ from ..copies.improve import improve
 from ..copies.task import CopyTask
 from .joint_table import JointTable, LinkRates
 
-__all__ = ["answer_jointly"]
-
 _SHARES = (1.0, 1.1, 0.93, 1.25, 0.85, 0.7)
 _MOST = max(_SHARES)
 """Memory that the tables are given, as shares of the room: sizes are rounded up there, and `place`

@@ -42,8 +42,6 @@ from ...chains.choices import (
 from ...chains.recurrences.persistent import DeadlinePassed
 from ...chains.stages import Stage
 
-__all__ = ["JointTable", "LinkRates"]
-
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.intp]
 

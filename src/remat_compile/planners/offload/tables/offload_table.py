@@ -23,8 +23,6 @@ from time import monotonic
 
 from ...chains.stages import Stage
 
-__all__ = ["Rates", "best_sets"]
-
 _State = tuple[int, int, int]
 _MOST_STATES = 30_000
 _MOST_SETS = 3
