@@ -144,7 +144,7 @@ def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _tensors(held: dict[str, Any]) -> list[str]:
     """Attributes that are tensors, and no parameters or buffers: constants of the step."""
-    return [key for key, value in held.items() if isinstance(value, Tensor)]
+    return [key for key, value in held.items() if issubclass(type(value), Tensor)]
 
 
 def _version(tensor: Any) -> Any:
@@ -155,7 +155,7 @@ def _context_variables(model: nn.Module) -> dict[str, ContextVar[Any]]:
     """Those beside the classes of the modules."""
     spaces = {kind.__module__ for kind in map(type, model.modules())}
     held = [(n, v) for s in sorted(spaces) for n, v in vars(sys.modules.get(s, sys)).items()]
-    return {name: value for name, value in held if isinstance(value, ContextVar)}
+    return {name: value for name, value in held if type(value) is ContextVar}
 
 
 def _code(function: Any) -> object:
