@@ -29,6 +29,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..trace.places import LIBRARIES
 from ..trace.unlogged import unlogged
@@ -89,11 +90,18 @@ class DynamoGuards:
 
     def hold(self, local_names: dict[str, Any]) -> bool:
         """Whether all that the capture read is as it was."""
-        return bool(self.manager.check(local_names)) and not self._unseen(local_names)
+        if self.manager.check(local_names):
+            return not self._unseen(local_names)
+        if not torch._C._len_torch_dispatch_stack():
+            return False
+        # A tensor's guard asks for its dispatch keys, and a mode (a counter of FLOPs) adds some.
+        with _disable_current_modes():
+            return bool(self.manager.check(local_names)) and not self._unseen(local_names)
 
     def reason(self, local_names: dict[str, Any]) -> str:
         """The first guard that fails, by the user's names, with its line."""
-        failure = self.manager.check_verbose(local_names)
+        with _disable_current_modes():
+            failure = self.manager.check_verbose(local_names)
         if not failure.result:
             return _in_words(failure.verbose_code_parts, failure.user_stack, self.owner)
         return self._unseen(local_names)
@@ -308,7 +316,7 @@ def _in_words(parts: Sequence[str], stack: Any, owner: str) -> str:
         if sign in text:
             return words
     if text.startswith("tensor '"):
-        return text.replace("'", "").removesuffix(".")
+        return text.replace("'", "").partition(". Guard failed on a parameter")[0].removesuffix(".")
     frames = [f for f in stack or () if not f.filename.startswith(LIBRARIES)]
     frame = frames[-1] if frames else None
     place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""

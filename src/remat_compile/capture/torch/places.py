@@ -101,7 +101,8 @@ def _cause(error: Exception) -> tuple[str | None, str]:
         return "a backward of the model's own calls its forward again", CHECKPOINT
     if isinstance(error, NEEDS_NUMBERS):
         said = "its Python reads a number that it computes"
-        return said, f"stay with tensors, as with torch.where, or {BY_REGIONS}"
+        check = "a check or a log goes under `if not torch.compiler.is_compiling()`"
+        return said, f"{check}; for values stay with tensors (torch.where), or {BY_REGIONS}"
     if isinstance(error, DynamicOutputShapeException):
         return f"the size of what {error.func} gives depends on data", BY_REGIONS
     if isinstance(error, UnsupportedOperatorException):

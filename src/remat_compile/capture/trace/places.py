@@ -23,7 +23,7 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
 _STANDARD = sysconfig.get_path("stdlib")
 _TRACERS = tuple(
@@ -37,9 +37,9 @@ _TO_PYTORCH = re.compile(
     r"[,.;]? *(please )?(file|open|report) (an? )?(issue|bug).*", re.IGNORECASE
 )
 """Where an error speaks to the developers of PyTorch."""
-_ABOVE = (
-    *(str(Path(__file__).with_name(name)) for name in ("joint.py", "whole.py")),
-    str(Path(__file__).parents[1] / "frontends" / "torch_export" / "check.py"),
+_ABOVE = tuple(
+    str(Path(__file__).parents[1] / name)
+    for name in ("trace/joint.py", "trace/module.py", "torch/trust.py")
 )
 """Frames that call the model: no line of the model stands above them."""
 
