@@ -298,3 +298,17 @@ def test_an_order_that_a_forward_changes_is_told_and_put_back() -> None:
     with pytest.warns(UserWarning, match=r"FB0514.*changes used"):
         remat_compile.compile(model, (torch.randn(2, 4),), activation_budget="100%")
     assert [*model.used] == ["a", "b"]
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_what_hooks_keep_is_told_and_put_back(phase: str) -> None:
+    model, kept = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), dict[str, Any]()
+    if phase == "forward":
+        model[1].register_forward_hook(lambda *made: kept.update(h=made[2]))
+    else:
+        model[1].register_full_backward_hook(lambda *made: kept.update(h=made[2]))
+    exported = export(model, (torch.ones(2, 4),))
+    with lower(exported) as lowered:
+        (told,) = [*exported.warnings, *lowered.warnings]
+    assert (told.code, told.message.startswith(f"the {phase} changes ")) == ("FB0514", True)
+    assert not kept

@@ -83,6 +83,8 @@ class PythonState:
                 elif type(value) in _CONTAINERS:
                     fill = partial(_fill, value)
                     self._add(_Part(name, partial(_content, value), fill, False, False), value)
+                    if issubclass(type(value), dict):  # hooks
+                        self._waiting += [(name, hook) for hook in dict.values(value)]
             for kind in type(module).__mro__:
                 self._class(kind)
         while self._waiting and len(self._parts) < MOST_PARTS:

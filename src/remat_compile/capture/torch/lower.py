@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensor
@@ -21,6 +22,7 @@ from ..trace.places import recorded_places
 from .assemble import assemble
 from .graph.build import ProgramBuilder
 from .graph.prepare import prepare
+from .observe import what_backward_changes
 from .places import refused
 
 
@@ -44,13 +46,15 @@ def lower(exported: Exported) -> Iterator[Lowered]:
             refused("FB0511", what, exported.original, exported.args, exported.kwargs),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
-            unchanged(exported.original),  # hooks and attributes are read behind it
+            unchanged(exported.original) as state,  # hooks and attributes are read behind it
         ):
             joint = traced.enter_context(
                 trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
             )
+            told = tuple(what_backward_changes(state, exported.changing))
         _check_sizes(exported, _guards(exported)[asked_before:])
-        yield _lower(exported, joint)
+        lowered = _lower(exported, joint)
+        yield replace(lowered, warnings=(*lowered.warnings, *told))
 
 
 def _guards(exported: Exported) -> list[Any]:

@@ -136,10 +136,22 @@ def _effects_told(ran: _Ran, drawn_at: Place | None) -> Iterator[Diagnostic]:
         message = f"the forward draws from {' and '.join(ran.drew)}{at}; a planned step does not"
         hint = "draw with torch if it can change what is computed"
         yield Diagnostic("FB0514", message, hint=hint)
-    if names := [text for text in ran.effects.values() if text]:
+    yield from _changes_told("forward", [text for text in ran.effects.values() if text])
+
+
+def what_backward_changes(state: PythonState, by_forward: frozenset[str]) -> Iterator[Diagnostic]:
+    """FB0514 for state that a trace of the joint step changed, and the forward alone did not."""
+    effects = state.effects().items()
+    return _changes_told(
+        "backward", [text for name, text in effects if text and name not in by_forward]
+    )
+
+
+def _changes_told(phase: str, names: list[str]) -> Iterator[Diagnostic]:
+    if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
-        hint = "return it, or change it outside of the forward, if something reads it"
+        message = f"the {phase} changes {', '.join(names[:5])}{more}; a planned step does not"
+        hint = f"return it, or change it outside of the {phase}, if something reads it"
         yield Diagnostic("FB0514", message, hint=hint)
 
 

@@ -209,22 +209,22 @@ def has_values(model: nn.Module) -> bool:
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def unchanged(model: nn.Module) -> Iterator[PythonState]:
     """`restored` behind what runs inside, of which no other thread sees anything."""
-    with exchanging(), restored(model):
-        yield
+    with exchanging(), restored(model) as state:
+        yield state
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
-    """What running the model's Python changes is put back: the state of `PythonState`, and the
+def restored(model: nn.Module) -> Iterator[PythonState]:
+    """Puts back what running the model's Python changes: the state that is yielded, and the
     random generators of PyTorch, Python and NumPy."""
     state = PythonState(model)
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
         with forked_generators():
-            yield
+            yield state
     finally:
         with exchanging():
             random.setstate(python)
