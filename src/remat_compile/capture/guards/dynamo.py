@@ -116,7 +116,7 @@ class DynamoGuards:
             for name, source, content in self.inputs:
                 if not _is_content(eval(source, scope), content):
                     return f"{name} was replaced or written to"
-        if self.global_hooks != _global_hooks():
+        if self.global_hooks != global_hooks():
             return "hooks of all modules were added or removed"
         if self.environment is not None and self.environment != _environment():
             return "the environment variables changed"
@@ -181,7 +181,7 @@ def capture_guards(
         tuple(chosen.inputs),
         function.__globals__,
         _environment() if read & _ENVIRONMENT else None,
-        _global_hooks(),
+        global_hooks(),
         bool(read & _COMPILING),
         _owner_name(function),
     )
@@ -301,7 +301,8 @@ def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _global_hooks() -> tuple[tuple[int, ...], ...]:
+def global_hooks() -> tuple[tuple[int, ...], ...]:
+    """Handles of the hooks that run around every module, which TorchDynamo does not guard."""
     return tuple([tuple(vars(of_modules)[name]) for name in GLOBAL_HOOKS])
 
 
