@@ -95,10 +95,7 @@ class LayoutWatch:
             # In kernels, sums round otherwise anyway, and the dense copy of one number was counted.
             if name not in missing and not (is_number and self._is_fixed):
                 self._tell(name)
-            copied = torch.empty_strided(
-                tangent.shape, stride, dtype=tangent.dtype, device=tangent.device
-            )
-            fitted.append(copied.copy_(tangent))
+            fitted.append(tangent.new_empty_strided(tangent.shape, stride).copy_(tangent))
         return fitted
 
     def _tell(self, tangent: str) -> None:
