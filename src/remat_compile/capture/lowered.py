@@ -32,7 +32,8 @@ class Exported:
     """A model exported once: enough to trace its joint graph again and to run it.
 
     `module` is what `torch.export` gives back (`ep.module()`), sharing its parameters
-    with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
+    with `original`, or `original` itself where sizes are static. `flat_args` are the
+    sample's leaves; non-tensors were baked in.
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the

@@ -165,7 +165,7 @@ class InAThread(Net):
         return made[0]
 
 
-@refused("FB0511", "PyTorch cannot trace the backward of BackwardInside")
+@refused("FB0501", "PyTorch cannot capture the forward of BackwardInside")
 class BackwardInside(Net):
     def forward(self, x: Tensor) -> Tensor:
         h = self.a(x).sum()

@@ -17,7 +17,7 @@ from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast
 from ..trace.joint import Joint, trace_joint
 from ..trace.lock import exchanging, tracing
-from ..trace.module import restored, unchanged
+from ..trace.module import WholeModel, restored, unchanged
 from ..trace.places import recorded_places
 from .assemble import assemble
 from .graph.build import ProgramBuilder
@@ -41,9 +41,12 @@ def lower(exported: Exported) -> Iterator[Lowered]:
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
-        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
+        model = type(exported.original).__name__
+        sample = exported.original, exported.args, exported.kwargs
+        forward = f"PyTorch cannot capture the forward of {model}"
         with (
-            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
+            refused("FB0511", f"PyTorch cannot trace the backward of {model}", *sample),
+            refused("FB0501", forward, *sample, inside=WholeModel.forward),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
             unchanged(exported.original) as state,  # hooks and attributes are read behind it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,11 @@ def refused(
     model: nn.Module,
     args: tuple[Any, ...] | None = None,
     kwargs: dict[str, Any] | None = None,
+    *,
+    inside: Callable[..., Any] | None = None,
 ) -> Iterator[None]:
-    """Turns whatever PyTorch or the model raises inside into FBError `code`, with the user's line.
+    """Turns whatever PyTorch or the model raises into FBError `code`, with the user's line; with
+    `inside`, what is raised in a call of that function.
 
     FB0501 where the model raises in eager too, at the sample `(args, kwargs)`, if one is given.
     Refusals and a lack of memory pass.
@@ -64,6 +67,8 @@ def refused(
     except (FBError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # PyTorch raises many types, all about the user's model
+        if inside is not None and not _is_inside(error, inside):
+            raise
         said, hint = _cause(error)
         cause: Exception = error
         if args is not None and (own := _error_of_eager(model, args, kwargs or {})) is not None:
@@ -71,6 +76,11 @@ def refused(
             said, hint = f"{type(own).__name__}: {own}".splitlines()[0], "call it in eager first"
         message = f"{what}: {error_in_model(cause, model, said)}"
         raise FBError(Diagnostic(code, message, hint=hint)) from error
+
+
+def _is_inside(error: Exception, function: Callable[..., Any]) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is function.__code__ for frame, _ in frames)
 
 
 def _error_of_eager(

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
