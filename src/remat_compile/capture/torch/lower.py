@@ -17,7 +17,7 @@ from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast
 from ..trace.joint import Joint, trace_joint
 from ..trace.lock import exchanging, tracing
-from ..trace.module import WholeModel, restored, unchanged
+from ..trace.module import WholeModel, restored_generators, unchanged
 from ..trace.places import recorded_places
 from .assemble import assemble
 from .graph.build import ProgramBuilder
@@ -37,7 +37,7 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     records = exported.is_live and not exported.has_places
     with (
         tracing(),
-        restored(exported.original),
+        restored_generators(),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):

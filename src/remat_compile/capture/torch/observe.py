@@ -101,8 +101,7 @@ def observe(
     model or of a generator changes.
     """
     for way in get_args(Way):
-        with unchanged(model), unlogged():
-            before = PythonState(model)
+        with unchanged(model) as before, unlogged():
             first = _run(model, args, kwargs, way, before, wanted)
             if first is None:
                 continue

@@ -220,14 +220,23 @@ def restored(model: nn.Module) -> Iterator[PythonState]:
     """Puts back what running the model's Python changes: the state that is yielded, and the
     random generators of PyTorch, Python and NumPy."""
     state = PythonState(model)
+    try:
+        with restored_generators():
+            yield state
+    finally:
+        with exchanging():
+            state.put_back()
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Puts back the random generators of PyTorch, Python and NumPy."""
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
         with forked_generators():
-            yield state
+            yield
     finally:
-        with exchanging():
-            random.setstate(python)
-            if numpy is not None:
-                numpy.random.set_state(drawn)
-            state.put_back()
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
