@@ -1,4 +1,4 @@
-"""What the torch frontend hands to cost sources and backends."""
+"""A captured and lowered model, as cost sources and backends take it."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Lowered:
         return replace(self, program=program, nodes={**self.nodes, **added})
 
     def layouts(self) -> tuple[tuple[str, str], ...]:
-        """How every tensor lies in memory, by name, as text: operators take other bytes and times
-        for other strides, and the program tells of shapes only."""
+        """Return the layout of every tensor in memory, by name, as text: operators take other bytes
+        and times for other strides, and the program tells of shapes only."""
         values = ((name, node.meta.get("val")) for name, node in sorted(self.nodes.items()))
         return tuple(
             (name, f"{value.stride()} at {value.storage_offset()}")

@@ -90,7 +90,8 @@ def check_operators(graph: Graph) -> None:
 
 
 def _known(name: str) -> Effects | None:
-    """What an operator does; None of what is refused for itself, and of what the IR defines."""
+    """Return the effects of an operator; None of what is refused for itself, and of what the IR
+    defines."""
     if name in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
         return None
     try:

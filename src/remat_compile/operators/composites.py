@@ -13,7 +13,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 _TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
-"""What is traced in another form of the same bits, which `prepare` and JAX lowerings know."""
+"""Operators that are traced in another form of the same bits, which `prepare` and JAX lowerings
+know."""
 
 
 @cache

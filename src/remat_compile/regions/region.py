@@ -74,7 +74,7 @@ class CapturedRegion:
         return self._parts[key]
 
     def _key(self, inputs: Sequence[Any]) -> Any:
-        """What tells two kinds of calls apart, beside what is guarded."""
+        """Return a key that tells two kinds of calls apart, beside what is guarded."""
         if not self._varies and not self._items:
             return None
         return (

@@ -63,7 +63,7 @@ _TEXTS = {
     "CURRENT_DEVICE": "the default device is another",
     "saved_tensors_hooks": "hooks on saved tensors are on or off",
 }
-"""What PyTorch has no words for."""
+"""Guards that PyTorch has no words for."""
 _SOURCE = re.compile(r"[LG]\[[^\]]+\](?:\.\w+|\[[^\]]+\])*")
 
 
@@ -89,7 +89,7 @@ class DynamoGuards:
     owner: str = "self"
 
     def hold(self, local_names: dict[str, Any]) -> bool:
-        """Whether all that the capture read is as it was."""
+        """Return whether all that the capture read is as it was."""
         if self.manager.check(local_names):
             return not self._unseen(local_names)
         if not torch._C._len_torch_dispatch_stack():
@@ -107,7 +107,7 @@ class DynamoGuards:
         return self._unseen(local_names)
 
     def _unseen(self, local_names: dict[str, Any]) -> str:
-        """What changed that TorchDynamo's guards do not look at."""
+        """Return the change that TorchDynamo's guards do not look at."""
         for kind, name, then in self.methods:
             if getattr(kind, name, None) is not then:
                 return f"{kind.__name__}.{name} was replaced"
@@ -262,7 +262,7 @@ class _Chosen:
 
 
 def _scope(local_names: dict[str, Any], global_names: dict[str, Any]) -> dict[str, Any]:
-    """What the expressions of TorchDynamo's sources are evaluated in."""
+    """Return the scope in which the expressions of TorchDynamo's sources are evaluated."""
     return {"L": local_names, "G": global_names, "___from_numpy": _itself}
 
 
@@ -271,7 +271,8 @@ def _itself(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """What an input held: of a tensor its version, of arrays and numbers of NumPy the bits."""
+    """Return the content of an input: of a tensor its version, of arrays and numbers of NumPy the
+    bits."""
     if isinstance(value, Tensor):
         return value, value._version
     if hasattr(value, "tobytes"):

@@ -49,7 +49,7 @@ class _Part:
     is_users: bool = True  # and not what PyTorch keeps on a module
 
     def effects(self, then: Mapping[Any, Any]) -> Iterator[str]:
-        """What is otherwise now, by name, with both values where those are short."""
+        """Yield the names of what changed, with both values where those are short."""
         now = self.read()
         if not self.has_names:
             if not _are_same(now, then):
@@ -92,8 +92,8 @@ class PythonState:
                 self._visit(*self._waiting.pop())
 
     def effects(self) -> dict[str, str]:
-        """What is otherwise now: by name, in words. Of what PyTorch keeps on modules (buffers that
-        are replaced, hooks), the text is empty."""
+        """Return the changes until now: by name, in words. Of what PyTorch keeps on modules
+        (buffers that are replaced, hooks), the text is empty."""
         effects: dict[str, str] = {}
         for part, then in self._parts.values():
             now = part.read()
@@ -112,7 +112,7 @@ class PythonState:
                 part.write(then)
 
     def replaces_tensors(self) -> bool:
-        """Whether an attribute that was a tensor is another one now."""
+        """Return whether an attribute that was a tensor is another one now."""
         return any(
             issubclass(type(value), Tensor) and now.get(key) is not value
             for now, then in ((part.read(), then) for part, then in self._parts.values())
@@ -230,7 +230,8 @@ class PythonState:
 def _own_state(
     value: Any,
 ) -> tuple[Callable[[], Mapping[Any, Any]], Callable[[Mapping[Any, Any]], None]] | None:
-    """How the state of an array or a generator is read and written; None for anything else."""
+    """Return a reader and a writer of the state of an array or a generator; None for anything
+    else."""
     numpy = sys.modules.get("numpy")
     kind = type(value)
     if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
@@ -267,7 +268,8 @@ class _GeneratorState:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a container holds, as the built-in class has it: one of the user's may do anything."""
+    """Return the elements of a container, as the built-in class has them: one of the user's may do
+    anything."""
     kind: Any = next(k for k in (*_CONTAINERS, tuple) if issubclass(type(value), k))
     return [*kind.__iter__(value)]
 

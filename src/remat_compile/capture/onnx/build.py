@@ -37,7 +37,8 @@ from .weights import Role, classify, torch_record, uses_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
-    """What an ONNX file became. `module(*args)` gives the outputs (a tuple if several).
+    """The module and the sample made from an ONNX file. `module(*args)` gives the outputs (a tuple
+    if several).
 
     `sha256` is of the model file; external weights are not part of it.
     """

@@ -112,7 +112,7 @@ class _ProgramAssembly:
         )
 
     def _effect(self, desc: Any) -> str:
-        """What a forward does that no plan can."""
+        """Return the effect of a forward that no plan can have."""
         exported = self.read.exported
         match getattr(desc, "mutated_input", None):
             case aot.ParamAOTInput(target=target):

@@ -61,7 +61,8 @@ def lower(exported: Exported) -> Iterator[Lowered]:
 
 
 def _guards(exported: Exported) -> list[Any]:
-    """What tracing has asked of the dynamic sizes; the graph is right only where it holds."""
+    """Return the guards that tracing made on dynamic sizes; the graph is right only where it
+    holds."""
     fakes = [leaf for leaf in tree_leaves(exported.trace_args) if isinstance(leaf, FakeTensor)]
     fakes += [leaf for leaf in tree_leaves(exported.trace_kwargs) if isinstance(leaf, FakeTensor)]
     env = fakes[0].fake_mode.shape_env if fakes else None

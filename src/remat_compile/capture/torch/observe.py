@@ -1,4 +1,5 @@
-"""What capture would freeze: Python state that the forward of a model reads or changes.
+"""Python state that capture would freeze: Python state that the forward of a model reads or
+changes.
 
 Capture runs the Python of a model once; a planned step repeats its operators and none of its
 Python. So a forward that draws from Python's or NumPy's random numbers, counts its calls, or
@@ -48,13 +49,13 @@ from ..trace.places import (
 from ..trace.unlogged import unlogged
 
 Way = Literal["plain", "answered", "compiling"]
-"""How a forward is run on fake tensors: as it is, with answers for the numbers that it reads, or as
-if it were compiled; a model is traced by the first of them that can be, too."""
+"""Ways to run a forward on fake tensors: as it is, with answers for the numbers that it reads, or
+as if it were compiled; a model is traced by the first of them that can be, too."""
 
 CALL_ONCE = "call the model once before it is planned"
 
 SEEDS = (1, 2)
-"""Of Python's and NumPy's generators, one for each call after the first."""
+"""Seeds of Python's and NumPy's generators, one for each call after the first."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class _Ran:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a few calls of a forward show: what the user should know of its Python state and of
-    what it returns, the state that it changes (by path), and its results."""
+    """Observations of a few calls of a forward: what the user should know of its Python state and
+    of what it returns, the state that it changes (by path), and its results."""
 
     warnings: tuple[Diagnostic, ...] = ()
     changing: frozenset[str] = frozenset()
@@ -206,7 +207,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._script = script
 
     def notes(self) -> Iterator[Diagnostic]:
-        """What the forward does that a planned step does otherwise."""
+        """Yield notes on what a planned step does otherwise than the forward."""
         self._look_for_script()
         if self.checks:
             message = (
@@ -292,7 +293,7 @@ def _called(
     *,
     with_cache: bool = False,
 ) -> Any:
-    """What the forward returns for fake arguments, which stand for those of the sample."""
+    """Return the results of the forward for fake arguments, which stand for those of the sample."""
     called = WholeModel(model, with_cache=with_cache)
     with ExitStack() as stack:
         if way == "answered":

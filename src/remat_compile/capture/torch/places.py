@@ -86,7 +86,7 @@ def _is_inside(error: Exception, function: Callable[..., Any]) -> bool:
 def _error_of_eager(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception | None:
-    """What the forward raises on copies of the sample and of the buffers."""
+    """Return the error of the forward on copies of the sample and of the buffers."""
     if not has_values(model):
         return None
     try:
@@ -102,7 +102,7 @@ def _error_of_eager(
 
 
 def _cause(error: Exception) -> tuple[str | None, str]:
-    """What happened, where that is known better than `error` says it, and what to do."""
+    """Return the cause, where it is known better than `error` says it, and the way out."""
     if "_checkpoint_context_fn" in str(error):
         # PyTorch's export needs a policy on every region, if only one that saves nothing.
         context = "functools.partial(create_selective_checkpoint_contexts, [])"
@@ -122,7 +122,7 @@ def _cause(error: Exception) -> tuple[str | None, str]:
 
 
 def _calls_forward_again(error: Exception) -> bool:
-    """Whether a backward of the model's own called a module: a checkpoint."""
+    """Return whether a backward of the model's own called a module: a checkpoint."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_own = [c.co_name == "backward" and is_users(c.co_filename) for c in codes]
     called = codes[is_own.index(True) :] if any(is_own) else []

@@ -83,7 +83,8 @@ def settled() -> AbstractContextManager[Any]:
 
 
 def do_originals_run() -> bool:
-    """Whether this thread exchanges something: planned modules run as they are in eager then."""
+    """Return whether this thread exchanges something: planned modules run as they are in eager
+    then."""
     return bool(_Exchanges.count & 1) and _Exchanges.owner == threading.get_ident()
 
 

@@ -135,7 +135,7 @@ class WholeModel(nn.Module):
 
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:
-    """What a buffer was replaced by becomes what is written into it."""
+    """Write the value that replaced a buffer into the buffer."""
     if old is None:
         message = f"the forward makes buffer {name} on its first call"
         fail("FB0513", message, hint="call the model once before it is planned")
@@ -147,7 +147,8 @@ def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: b
 
 
 def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
-    """Of each tensor with several names: the dictionary and key of the first, and the others'."""
+    """Return the names of each tensor with several: the dictionary and key of the first, and the
+    others'."""
     slots: dict[int, dict[tuple[int, str], Slot]] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
@@ -203,7 +204,7 @@ def as_if_compiling() -> Iterator[None]:
 
 
 def has_values(model: nn.Module) -> bool:
-    """Whether the parameters and buffers hold numbers that can be computed with."""
+    """Return whether the parameters and buffers hold numbers that can be computed with."""
     tensors = (*model.parameters(), *model.buffers())
     return not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
 

@@ -86,7 +86,8 @@ def _is_tracers(file: str) -> bool:
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a line of `file` is one of the user's, or of a package that the model is from."""
+    """Return whether a line of `file` is one of the user's, or of a package that the model is
+    from."""
     is_standard = file.startswith(_STANDARD) and "site-packages" not in file
     return not (is_standard or file.startswith((*LIBRARIES, "<")))
 
@@ -104,8 +105,8 @@ def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
 def error_in_model(
     error: BaseException, model: nn.Module | None = None, said: str | None = None
 ) -> str:
-    """What is `said`, or the first sentence of an error, and the line and the module of the
-    user's that it came through."""
+    """Return `said`, or the first sentence of an error, with the user's line and module that it
+    came through."""
     paths = paths_of(model) if model is not None else {}
     place = Place("", 0, "")
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unlogged(level: int = logging.ERROR) -> Iterator[None]:
-    """Nothing up to this level is logged inside, as of a trial that may fail."""
+    """Silence the log up to this level inside, as around a trial that may fail."""
     before = logging.root.manager.disable
     logging.disable(max(before, level))
     try:

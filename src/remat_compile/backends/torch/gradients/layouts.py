@@ -119,12 +119,12 @@ def _laid_out(graph: Graph) -> set[str]:
 
 
 def _differs(tensor: Tensor, stride: Strides) -> bool:
-    """Whether it has other strides; those of dimensions of one element say nothing."""
+    """Return whether it has other strides; those of dimensions of one element say nothing."""
     pairs = zip(tensor.shape, tensor.stride(), stride, strict=True)
     return tensor.stride() != stride and any(a != b for size, a, b in pairs if size > 1)
 
 
 def _is_one_number(tensor: Tensor) -> bool:
-    """Whether all elements are one in memory."""
+    """Return whether all elements are one in memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return not any(step for size, step in pairs if size > 1)

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimiser fuses (domain `com.microsoft`)."""
+"""Operators that ONNX Runtime's optimiser fuses (domain `com.microsoft`)."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ class ProgramBuilder:
 
     @property
     def problems(self) -> list[Diagnostic]:
-        """What was refused, each once with the places where it stands."""
+        """Return the refusals, each once with the places where it stands."""
         diagnostics = []
         for (code, message), places in self._refused.items():
             shown = [place for place in places if place]

@@ -69,5 +69,5 @@ def replay_without_effect(
 
 
 def is_compared(c: CNode) -> bool:
-    """Whether the check against eager runs the replay form too and compares the bits."""
+    """Return whether the check against eager runs the replay form too and compares the bits."""
     return c.replays_otherwise and c.token is None

@@ -273,7 +273,7 @@ def _storage(node: fx.Node) -> int:
 
 
 def _whole(node: fx.Node) -> bool:
-    """Whether the value covers its storage exactly once."""
+    """Return whether the value covers its storage exactly once."""
     value = node.meta["val"]
     nbytes = value.untyped_storage().nbytes()
     return bool(
