@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
-from torch._ops import OpOverload
 
+from .overloads import OpOverload
 from .table import Effects, effects
 
 

@@ -74,7 +74,7 @@ class _Backend:
         return made
 
     def reset(self) -> None:
-        """Is called by `torch._dynamo.reset()`."""
+        """Is called by `torch.compiler.reset()`."""
         self._held.clear()
 
 

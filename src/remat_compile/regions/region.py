@@ -52,7 +52,7 @@ class CapturedRegion:
         """Runs the region; FBError FB0910 where hooks of all modules are others than at first."""
         if self._hooks != global_hooks():
             message = "hooks of all modules were added or removed since the regions were compiled"
-            fail("FB0910", message, hint="torch._dynamo.reset(), then torch.compile it again")
+            fail("FB0910", message, hint="torch.compiler.reset(), then torch.compile it again")
         if not torch.is_grad_enabled() or not any(map(_requires_grad, inputs)):
             return self._graph(*inputs)
         part = self._part(inputs)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch._aot_autograd.descriptors import (
-    BufferAOTInput,
-    ParamAOTInput,
-    PlainAOTInput,
-)
 
 from ..backends.torch import compiled_step
 from ..capture.torch import (
     RegionCall,
     ensure_trusted,
     region_of,
+)
+from ..capture.trace.descriptors import (
+    BufferAOTInput,
+    ParamAOTInput,
+    PlainAOTInput,
 )
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.semantics.simulate import simulate

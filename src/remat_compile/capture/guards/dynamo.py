@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..trace.lock import unlogged
 from ..trace.places import LIBRARIES
-from ..trace.unlogged import unlogged
 
 CANARY = {
     "fullgraph_capture": ("mod", "args", "kwargs"),

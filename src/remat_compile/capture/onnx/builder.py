@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
+
+from ...device.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
-
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import Call, Known, Lowering, Value, known, literals_of
 from .exporter.record import FX_NODE, origin_of

@@ -32,7 +32,7 @@ from ..lowered import Exported
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.autocast import Autocast
 from ..trace.kernel_strides import laid_out_by_kernels
-from ..trace.lock import capturing, exchanging
+from ..trace.lock import capturing, exchanging, unlogged
 from ..trace.module import (
     StandIn,
     as_forward_sees,
@@ -46,7 +46,6 @@ from ..trace.outputs import (
     without_cache,
 )
 from ..trace.parallel import check_not_spread, replica_of
-from ..trace.unlogged import unlogged
 from .graph.prepare import check_dense
 from .observe import CALL_ONCE, observe
 from .places import place_of, refused

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from ...device.fake_tensors import FakeTensor
 from ...ir.diagnostics import fail
 from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast

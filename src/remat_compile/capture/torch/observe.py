@@ -22,14 +22,15 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from ...device.fake_tensors import FakeTensor, FakeTensorMode
 from ...ir.diagnostics import Diagnostic, FBError
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
+from ..trace.lock import unlogged
 from ..trace.module import (
     WholeModel,
     as_if_compiling,
@@ -46,7 +47,6 @@ from ..trace.places import (
     paths_of,
     place_of_caller,
 )
-from ..trace.unlogged import unlogged
 
 Way = Literal["plain", "answered", "compiling"]
 """Ways to run a forward on fake tensors: as it is, with answers for the numbers that it reads, or

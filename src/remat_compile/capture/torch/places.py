@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
+from ...device.fake_tensors import (
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Loc
 from ..trace.joint import NEEDS_NUMBERS

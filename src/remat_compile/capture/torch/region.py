@@ -14,9 +14,9 @@ from typing import Any
 
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from ...device.fake_tensors import FakeTensorMode
 from ...ir.diagnostics import fail
 from ..lowered import Exported
 from ..trace.autocast import Autocast

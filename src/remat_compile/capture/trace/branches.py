@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...ir.diagnostics import Diagnostic
 from ...operators import PURE
 from ...operators.instances import plain_mode
+from ...operators.overloads import OpOverload
 from ...operators.schema import effects_of
 from .places import Place, paths_of, place_of_caller
 

@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch._dynamo import nonstrict_trace
-from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
 from torch._functorch._aot_autograd.schemas import (
     MemoryFormatMeta,
     OutputType,
@@ -29,21 +28,22 @@ from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
 )
-from torch._subclasses.fake_tensor import DataDependentOutputException, fake_tensor_tls
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ...device.fake_tensors import DataDependentOutputException, fake_tensor_tls
 from ...device.strides import Strides
 from ...operators.composites import kept_whole
 from .branches import HostRead
+from .descriptors import BufferAOTInput, ParamAOTInput
 from .kernel_strides import laid_out_by_kernels
+from .lock import unlogged
 from .module import (
     WholeModel,
     as_if_compiling,
     has_values,
 )
 from .plain_wrappers import PlainWrappers, without_gradients
-from .unlogged import unlogged
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
 
@@ -272,7 +272,7 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
 
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from torch._subclasses.fake_tensor import FakeTensor
+    from ...device.fake_tensors import FakeTensor
 
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, FakeTensor):

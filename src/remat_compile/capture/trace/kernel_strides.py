@@ -23,12 +23,12 @@ from unittest import mock
 
 import torch
 from torch import SymInt, Tensor
-from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...device.strides import is_dense, outermost_first
 from ...operators.instances import plain_mode
+from ...operators.overloads import OpOverload
 
 Orders = tuple[tuple[int, ...] | None, ...]
 """The strides of each result at the sample, where `meta` has others."""
@@ -62,7 +62,7 @@ _PATCHING = threading.RLock()
 @contextmanager
 def laid_out_by_kernels(*, has_values: bool) -> Iterator[None]:
     """Inside, on this thread, tensors that are traced lie as real ones do."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # with all of SymPy
+    from ...device.fake_tensors import FakeTensorMode  # with all of SymPy
 
     owner, at_most = threading.get_ident(), None if has_values else MOST_WITHOUT_VALUES_BYTES
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...device.devices import forked_generators
+from ...device.fake_tensors import FakeTensor
 from ...ir.diagnostics import fail
 from ..guards.effects import PythonState
 from .autocast import Autocast, WeightCache

@@ -105,9 +105,10 @@ def kernel_settings() -> list[tuple[str, str]]:
 def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
     """The function run once on tensors without values. KernelError where that fails."""
     from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from ....device.fake_tensors import FakeTensorMode
 
     mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, Inductor keeps nothing on disk
     with mode, torch.no_grad():

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ....device.fake_tensors import FakeTensor, FakeTensorMode
 from ....ir.diagnostics import Diagnostic, FBError
 
 LARGEST_BYTES = 2**30

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._functorch._aot_autograd import descriptors as aot
-from torch._ops import OpOverload
 
 from ....device.devices import get_rng_state
 from ....ir.diagnostics import (
@@ -33,8 +31,10 @@ from ....operators.aten import (
     from_torch_dtype,
     op_name,
 )
+from ....operators.overloads import OpOverload
 from ....operators.schema import effects_of
 from ...lowered import Exported
+from ...trace import descriptors as aot
 from ...trace.joint import HANDS_GRADIENTS_OVER, Joint
 from ..places import BY_REGIONS, CHECKPOINT, place_of
 from .accumulate import Accumulations

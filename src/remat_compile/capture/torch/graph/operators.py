@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ....ir.expr import Const
 from ....ir.graph import (
@@ -15,6 +14,7 @@ from ....ir.graph import (
     CNode,
     Replay,
 )
+from ....operators.overloads import OpOverload
 
 aten = torch.ops.aten
 
