@@ -14,7 +14,7 @@ from .overloads import OpOverload, OpOverloadPacket, registered_operators
 
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
-_TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
+_TAKEN_APART = re.compile("dropout|.*_batch_norm|_upsample_nearest.*|upsample_nearest[13]d.*")
 """Operators that are traced in another form of the same bits, which `prepare` and JAX lowerings
 know."""
 
