@@ -308,7 +308,9 @@ def test_exporting_needs_onnxscript(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_documentation_lists_the_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "onnx.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "onnx.md").read_text(
+        encoding="utf-8"
+    )
     section = text.split("<!-- operators -->")[1]
     assert section.replace("\n", " ").strip().rstrip(".").split(", ") == [*own_operators()]
 

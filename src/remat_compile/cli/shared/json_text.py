@@ -1,4 +1,4 @@
-"""Output of commands for programs (`--format json`): one object, described in `docs/cli.md`."""
+"""Output for programs (`--format json`): one object, as `docs/reference/cli.md` has it."""
 
 from __future__ import annotations
 
