@@ -22,7 +22,7 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
     data = call.tensor(x)
     weight, offset = call.tensor(scale), call.tensor(bias)
     eps = call.number("epsilon", 1e-5)
-    momentum = call.complement("momentum", "0.9")
+    momentum = round(1 - call.number("momentum", 0.9), 15)  # 0.1, not 0.09999999999999998
     if not call.flag("spatial", True):
         call.refuse("spatial=0 is not supported")
     old_mean, old_var = call.tensor(mean), call.tensor(var)

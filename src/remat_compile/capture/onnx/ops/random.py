@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..call import DTYPES, Call, Known, Value, decimal_float
+from ..call import DTYPES, Call, Known, Value
 from ..table import register
 
 
@@ -25,10 +25,9 @@ def dropout(call: Call, x: Value, ratio: Value = None, training: Value = None) -
 
 def _ratio(call: Call, ratio: Value) -> float:
     """The known ratio as the double its exporter had: 0.1, not 0.10000000149."""
-    if not isinstance(ratio, Known):
-        return 0.5 if ratio is None else float(call.scalar(ratio, "ratio"))
-    value = float(call.scalar(ratio, "ratio"))
-    return decimal_float(value) if ratio.data.dtype == torch.float32 else value
+    if isinstance(ratio, Known) and ratio.decimal is not None:
+        return ratio.decimal
+    return float(call.scalar(ratio, "ratio", 0.5))
 
 
 def _dtype(call: Call, like: Tensor | None = None) -> torch.dtype:
