@@ -20,6 +20,11 @@ from torch.utils._pytree import tree_leaves
 from ...ir.diagnostics import Diagnostic, FBError
 from .exporter.record import Origin
 
+MICROSOFT = "com.microsoft"
+"""The domain of what ONNX Runtime's optimiser fuses."""
+
+ML = "ai.onnx.ml"
+
 _READABLE = 4096
 """Largest number of elements that an input describing a shape may have."""
 

@@ -18,13 +18,9 @@ import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from ....ir.diagnostics import Diagnostic, FBError
-from ..ops.machine_learning import SPREAD, spread_machine_learning
-from ..table import (
-    MICROSOFT,
-    ML,
-    lowering_of,
-    own_operators,
-)
+from ..call import MICROSOFT, ML
+from ..table import lowering_of, own_operators
+from .machine_learning import SPREAD, spread_machine_learning
 from .sparse import spread_sparse
 
 OLDEST_OPSET = 1
