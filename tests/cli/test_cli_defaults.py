@@ -133,7 +133,7 @@ def test_a_refused_value_says_where_it_is_from(cli: Cli, chain: Path, project: P
 
 
 def test_nothing_that_runs_or_is_written_is_a_setting() -> None:
-    """`docs/security.md`: a stranger's folder sets figures, and loads and writes nothing."""
+    """`docs/reference/security.md`: a stranger's folder sets figures, and loads and writes nothing."""
     acting = {
         "model",
         "workers",
@@ -151,7 +151,7 @@ def test_nothing_that_runs_or_is_written_is_a_setting() -> None:
 
 
 def test_the_docs_list_the_settings() -> None:
-    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     section = text[text.index("## Defaults from a file") :].partition("\n## ")[0]
     assert {key for key in SETTINGS if f"`{key}`" in section} == set(SETTINGS)
 

@@ -1,4 +1,4 @@
-"""`--format json`: one object, with the keys that `docs/cli.md` lists, and the plan's numbers."""
+"""`--format json`: one object, with the keys that `docs/reference/cli.md` lists, and the plan's numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFFLOAD = ROOT / "spec/conformance/valid/offload.fbir"
 
 def documented() -> dict[str, set[str]]:
     """Keys by command, of the table in the docs."""
-    text = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)(?: [^`]*)?` \| (.+?) \|", text, re.MULTILINE)
     keys: dict[str, set[str]] = {}
     for command, cell in rows:

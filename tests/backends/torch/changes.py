@@ -3,7 +3,7 @@
 Each row is a block whose forward reads one thing (`read`, a factor of what it gives), which is then
 changed. `comes` is what `compile` must do at the next step: "refused" (FB0910), "equal" (the values
 of eager), "error" (as eager raises), a code (refused at compile), or "differs": a blind spot that
-docs/pytorch.md names. `remat` is the same for `torch.compile(backend="remat")`, where TorchDynamo
+docs/reference/pytorch.md names. `remat` is the same for `torch.compile(backend="remat")`, where TorchDynamo
 guards: "equal" unless it is said.
 """
 
