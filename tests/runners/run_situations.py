@@ -3,8 +3,8 @@
     python tests/runners/run_situations.py [names]
 
 Exits with 1 if a case is `SILENT` or ends in a `CRASH`. Writes by `.data` between forward and
-backward are the caller's risk (docs/reference/pytorch.md): a case whose name holds `data` may be silent in
-`buffer_changes_between`.
+backward are the caller's risk (docs/reference/pytorch.md): a case whose name holds `data` may be
+silent in `buffer_changes_between`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each row is a block whose forward reads one thing (`read`, a factor of what it gives), which is then
 changed. `comes` is what `compile` must do at the next step: "refused" (FB0910), "equal" (the values
 of eager), "error" (as eager raises), a code (refused at compile), or "differs": a blind spot that
-docs/reference/pytorch.md names. `remat` is the same for `torch.compile(backend="remat")`, where TorchDynamo
-guards: "equal" unless it is said.
+docs/reference/pytorch.md names. `remat` is the same for `torch.compile(backend="remat")`, where
+TorchDynamo guards: "equal" unless it is said.
 """
 
 from __future__ import annotations

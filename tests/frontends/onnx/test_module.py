@@ -19,6 +19,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from helpers.models import SMALL, export_onnx, no_dropout
 from helpers.onnx_files import linear, refusal, write
+from helpers.paths import ROOT
 from remat_compile.capture.guards.call_guards import guards_of_call
 from remat_compile.capture.onnx import build_module, export_trainable
 from remat_compile.capture.onnx.call import (
@@ -309,7 +310,7 @@ def test_exporting_needs_onnxscript(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_documentation_lists_the_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "reference" / "onnx.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "onnx.md").read_text(encoding="utf-8")
     section = text.split("<!-- operators -->")[1]
     assert section.replace("\n", " ").strip().rstrip(".").split(", ") == [*own_operators()]
 

@@ -183,7 +183,8 @@ def _add_initialisers(builder: ModuleBuilder, graph: Any, roles: Mapping[str, Ro
 
 
 def _check_trains(path: str, builder: ModuleBuilder, outputs: tuple[str, ...]) -> None:
-    hint = "export the model with its parameters kept (docs/reference/onnx.md), or name them: trainable="
+    page = "docs/reference/onnx.md"
+    hint = f"export the model with its parameters kept ({page}), or name them: trainable="
     if not builder.parameters:
         raise FBError(Diagnostic("FB0611", f'"{path}" has no trainable parameter', hint=hint))
     results = [builder.values[name] for name in outputs]

@@ -1,4 +1,4 @@
-"""What commands print for programs (`--format json`): one object, described in `docs/reference/cli.md`."""
+"""The output of `--format json`: one object, described in `docs/reference/cli.md`."""
 
 from __future__ import annotations
 

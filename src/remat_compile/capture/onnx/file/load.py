@@ -248,7 +248,8 @@ def _check_operators(file: Path, model: Any, opset: int) -> None:
         lines.append(f'{name} (opset {versions.get(domain, "?")}) at node "{first}"{more}')
     count = f"{len(lines)} operators are" if len(lines) > 1 else "one operator is"
     message = f'"{file}": {count} not supported: ' + "; ".join(lines)
-    raise FBError(Diagnostic("FB0607", message, hint="docs/reference/onnx.md lists what is supported"))
+    hint = "docs/reference/onnx.md lists what is supported"
+    raise FBError(Diagnostic("FB0607", message, hint=hint))
 
 
 def _inline(model: Any) -> Any:
@@ -268,4 +269,5 @@ def _inline(model: Any) -> Any:
     except RuntimeError as error:
         names = ", ".join(sorted(op for _, op in used - own))
         message = f"operators that ONNX cannot expand here: {names}"
-        raise FBError(Diagnostic("FB0607", message, hint="docs/reference/onnx.md lists them")) from error
+        hint = "docs/reference/onnx.md lists them"
+        raise FBError(Diagnostic("FB0607", message, hint=hint)) from error
