@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import remat_compile
 from helpers.fused_plans import needs_compiler
-from remat_compile.ir.diagnostics import FBError
 
 
 class Scaled(nn.Module):
@@ -65,15 +64,3 @@ def test_the_same_bytes_in_other_strides_are_told(laid: Callable[[Tensor], Tenso
         torch.testing.assert_close(made, wanted)
     assert after[0] is not None
     assert not torch.equal(after[0], before[0])  # type: ignore[arg-type]
-
-
-@needs_compiler
-def test_arguments_in_other_strides_are_refused() -> None:
-    model, x = Scaled(), torch.randn(4, 4, 4, 4)
-    with pytest.warns(UserWarning, match="FB0470"):
-        step = remat_compile.compile(
-            model, (x,), planner="store-all", fuse="inductor", progress=False
-        )
-    for laid in (transposed, channels_last):
-        with pytest.raises(FBError, match="FB0910"):
-            step(laid(x))
