@@ -3,17 +3,17 @@
     python benchmarks/models_cli.py [NAME ...] [--state FILE] [--planner dtr]
 
 `remat-compile FILE.py:make -o p.fbir`, then `remat-compile run p.fbir --model FILE.py:make`, each
-in a process of its own forked off this one. Without names, all that docs/notes/models.md has as
+in a process of its own forked off this one. Without names, all that results/models.csv has as
 planned whole. What `--state` holds as done is not run again. Ends with 1 where one of them does not
 end with 0.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import multiprocessing
-import re
 import tempfile
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from models import LIMIT_S, _import_everything, architectures
 
-PAGE = Path(__file__).parents[1] / "docs" / "notes" / "models.md"
+ROWS = Path(__file__).parent / "results" / "models.csv"
 FACTORY = """import sys
 sys.path.insert(0, {folder!r})
 from _beside_eager import sample
@@ -34,10 +34,10 @@ def make():
 
 
 def planned_whole() -> set[tuple[str, str]]:
-    rows = re.findall(
-        r"^\| (\S+) \| (\S+) \|.*?\| whole \|", PAGE.read_text(encoding="utf-8"), re.M
-    )
-    return {(origin, name) for name, origin in rows}
+    with ROWS.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["from"], row["model"]) for row in csv.DictReader(file) if row["status"] == "whole"
+        }
 
 
 def plan_and_run(sending: Any, origin: str, name: str, planner: str) -> None:

@@ -140,7 +140,7 @@ def without_times(text: str) -> str:
 DAMAGE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no text": (lambda _: 7, "no graph with costs"),
     "nonsense": (lambda _: "nonsense", "FB0"),
-    "another graph": (lambda t: t.replace("aten.tanh", "aten.sin"), "graph is another"),
+    "another graph": (lambda t: t.replace("aten.tanh", "aten.sigmoid"), "graph is another"),
     "another target": (lambda t: t.replace('"cpu" {', '"tpu" {'), "no graph with costs"),
     "without times": (without_times, "has no time"),
     "elsewhere": (

@@ -133,7 +133,7 @@ def test_a_refused_value_says_where_it_is_from(cli: Cli, chain: Path, project: P
 
 
 def test_nothing_that_runs_or_is_written_is_a_setting() -> None:
-    """`reference/security.md`: a stranger's folder sets figures, and loads and writes nothing."""
+    """`docs/reference/security.md`: a folder sets figures, and loads and writes nothing."""
     acting = {
         "model",
         "workers",

@@ -1,4 +1,4 @@
-"""`--format json`: one object, with the keys in `docs/reference/cli.md`, and the plan's numbers."""
+"""`--format json`: one object with the keys of `docs/reference/cli.md` and the plan's numbers."""
 
 from __future__ import annotations
 

@@ -53,6 +53,10 @@ SHARED = re.compile(
     r"|atleast_\dd"
 )
 """Operators whose results lie in the storage of an argument, though their schemas say nothing."""
+OF_INDUCTOR = re.compile(
+    "prims::(inductor_.*|_low_memory_.*|_unsafe_index_put_|fma|prepare_softmax_online)"
+)
+"""Operators that Inductor registers, when it is loaded, for its own graphs."""
 MAYBE_SHARED = re.compile("_cast_.*|(?:native_)?channel_shuffle|sum_to_size|to_dense.*|type_as")
 """Those that give an argument back where there is nothing to do."""
 
@@ -89,7 +93,7 @@ def running_statistics(op: OpOverload) -> str:
 def operators() -> Iterator[OpOverload]:
     for qualified in sorted(torch._C._dispatch_get_all_op_names()):
         namespace, _, rest = qualified.partition("::")
-        if namespace in PURE:
+        if namespace in PURE and not OF_INDUCTOR.fullmatch(qualified):
             name, _, overload = rest.partition(".")
             packet = getattr(getattr(torch.ops, namespace), name)
             yield getattr(packet, overload or "default")

@@ -202,7 +202,7 @@ def test_a_certificate_of_z3_is_not_one_of_cvc5(
 
     path = tmp_path / "plan.fbir"
     load(MLP, None).save(path)
-    words = ["verify", str(path), "--require-certificate"]
+    words = ["verify", str(path), "--schedule", "again", "--require-certificate"]
     assert main(words) == 0
     assert main([*words, "--solver", "both"]) == 1
     assert "error[FB0834]" in capsys.readouterr().err
@@ -343,7 +343,8 @@ def said_by_z3(path: Path) -> str:
 @pytest.mark.parametrize("path", [MLP, VALID / "offload.fbir", REDRAWN], ids=lambda p: p.stem)
 def test_scripts_are_files_for_any_solver(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "scripts"
-    code = main(["verify", str(path), "--smt-lib", str(folder)])
+    first = re.findall(r"^schedule @(\w+)", path.read_text(), re.M)[0]
+    code = main(["verify", str(path), "--schedule", first, "--smt-lib", str(folder)])
     assert code == (1 if path == REDRAWN else 0)
     names = sorted(entry.name for entry in folder.iterdir())
     assert names[0] == "01-validity-part1.smt2"
@@ -395,9 +396,10 @@ def test_a_folder_with_other_files_is_left_alone(
 
 def test_scripts_of_an_earlier_proof_are_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "scripts"
-    assert main(["verify", str(VALID / "offload.fbir"), "--smt-lib", str(folder)]) == 0
+    words = ["--smt-lib", str(folder), "--schedule"]
+    assert main(["verify", str(VALID / "offload.fbir"), *words, "activation"]) == 0
     assert (folder / "04-races-part1.smt2").exists()
-    assert main(["verify", str(MLP), "--smt-lib", str(folder)]) == 0
+    assert main(["verify", str(MLP), *words, "all"]) == 0
     assert not (folder / "04-races-part1.smt2").exists()
     assert (folder / "03-values-part1.smt2").exists()
 
@@ -431,7 +433,7 @@ def test_proofs_end_in_the_empty_clause_and_assume_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "proofs"
-    words = ["verify", str(MLP), "--proofs", str(folder), "--format", "json"]
+    words = ["verify", str(MLP), "--schedule", "all", "--proofs", str(folder), "--format", "json"]
     assert main(words) == 0
     proofs = sorted(folder.glob("*.alethe"))
     facts = json.loads(capsys.readouterr().out)
@@ -453,7 +455,7 @@ def test_proofs_end_in_the_empty_clause_and_assume_the_script(
 def test_a_proof_with_holes_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["verify", str(MLP), "--proofs", str(tmp_path / "new")]
+    words = ["verify", str(MLP), "--schedule", "all", "--proofs", str(tmp_path / "new")]
     for said in ('(step t1 (cl) :rule hole :args ("x"))', OutOfTime("cvc5: timeout")):
         monkeypatch.setattr(Cvc5, "prove", lambda self, text, deadline, said=said: said)
         assert main(words) == 1

@@ -1,4 +1,4 @@
-"""What the torch frontend hands to cost sources and backends."""
+"""A captured and lowered model, as cost sources and backends take it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Exported:
     """A model exported once: enough to trace its joint graph again and to run it.
 
     `module` is what `torch.export` gives back (`ep.module()`), sharing its parameters
-    with `original`. `flat_args` are the sample's leaves; non-tensors were baked in.
+    with `original`, or `original` itself where sizes are static. `flat_args` are the
+    sample's leaves; non-tensors were baked in.
     `has_checkpoints` says that `module` may hold regions of `torch.utils.checkpoint`.
     `is_live` says that `original` is the user's own module, whose Python can be run: its joint
     graph is traced from there, so that custom backwards and hooks are part of it. `results` is the
@@ -126,8 +127,8 @@ class Lowered:
         return replace(self, program=program, nodes={**self.nodes, **added})
 
     def layouts(self) -> tuple[tuple[str, str], ...]:
-        """How every tensor lies in memory, by name, as text: operators take other bytes and times
-        for other strides, and the program tells of shapes only."""
+        """Return the layout of every tensor in memory, by name, as text: operators take other bytes
+        and times for other strides, and the program tells of shapes only."""
         values = ((name, node.meta.get("val")) for name, node in sorted(self.nodes.items()))
         return tuple(
             (name, f"{value.stride()} at {value.storage_offset()}")

@@ -1,4 +1,4 @@
-"""What a user says of the results of a model: its loss, and what a step returns."""
+"""Options of a user on the results of a model: its loss, and what a step returns."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def command(
     format: FormatOption = "text",
     quiet: Quiet = False,
 ) -> int:
-    """What a plan of A and one of B keep, recompute and move differently.
+    """Compare what a plan of A and one of B keep, recompute and move.
 
     Exit code 0 where graph and steps are the same, 1 where they differ, 2 for trouble.
     """

@@ -122,7 +122,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What to run, and where its profile goes."""
+    """A run that was asked for, and the place of its profile."""
 
     spec: str
     options: ModelOptions

@@ -36,7 +36,7 @@ def command(
     ] = None,
     format: FormatOption = "text",
 ) -> None:
-    """What a plan does: its peak and what fills it, memory over the step, what runs again.
+    """Show what a plan does: its peak and what fills it, memory over the step, what runs again.
 
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
@@ -236,7 +236,7 @@ def _copied(plan: Plan, all: bool) -> list[str]:
 
 
 def traffic(plan: Plan) -> list[str]:
-    """What copies ask of the link, and the step on slower ones."""
+    """Print the demands of copies on the link, and the step on slower ones."""
     from ..ir.units import format_rate
     from ..plans.budget import format_bytes
     from ..report.charts.traffic import Traffic

@@ -206,7 +206,8 @@ def _check_model(model: str, options: ModelOptions) -> None:
 
 
 def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> GraphCheck:
-    """How the graph of the plan was compared with the model. FB0720 where it is another."""
+    """Return words on how the graph of the plan was compared with the model. FB0720 where it is
+    another."""
     from ..plans.compare.graph import GraphCheck, check_graph
 
     if model is None:

@@ -1,4 +1,4 @@
-"""What each computation costs: measured on this device, or by roofline for another.
+"""Costs of computations: measured on this device, or by roofline for another.
 
 `measured` and `roofline` are loaded when they are first used; only `measured` needs torch.
 """

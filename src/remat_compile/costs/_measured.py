@@ -82,7 +82,7 @@ def _run(
 
 @dataclass
 class _Costs:
-    """What one run has measured so far, by cNode and aNode name."""
+    """Measurements of one run so far, by cNode and aNode name."""
 
     sizes: dict[str, Expr]
     cnodes: dict[str, CNode]
@@ -218,8 +218,8 @@ class _MeasuringRun:
 
 
 def _caches(program: Program, device: torch.device) -> StepCaches | None:
-    """Those of the CPU. What the caller holds is not among what a step makes, and is not written:
-    not even with its own values."""
+    """Return the caches of the CPU. What the caller holds is not among what a step makes, and is
+    not written: not even with its own values."""
     if device.type != "cpu":
         return None
     graph, env = program.graph, program.sample
@@ -243,7 +243,7 @@ def _target(target: Target, device: torch.device) -> Target:
 
 
 def _fits(program: Program, device: torch.device) -> bool:
-    """Whether the whole step, nothing recomputed, is small against the free memory."""
+    """Return whether the whole step, nothing recomputed, is small against the free memory."""
     graph = program.graph
     steps = frees_after_last_use(graph, capture_order(graph))
     trace = simulate(program, Schedule("captured", "", steps))

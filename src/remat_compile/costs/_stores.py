@@ -1,4 +1,4 @@
-"""What a measuring run keeps between cNodes: real tensors, or only their layouts."""
+"""Storages that a measuring run keeps between cNodes: real tensors, or only their layouts."""
 
 from __future__ import annotations
 

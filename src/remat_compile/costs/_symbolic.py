@@ -71,7 +71,7 @@ def at_least(expr: Expr, least: Expr, low: Mapping[str, int]) -> Expr:
 
 
 def _rises(expr: Expr) -> bool:
-    """Whether no part is negative, so that nothing falls as a symbol grows."""
+    """Return whether no part is negative, so that nothing falls as a symbol grows."""
     match expr:
         case Const(value):
             return value >= 0
@@ -181,7 +181,7 @@ def _refine(points: dict[int, Sample], measure: Callable[[int], Sample]) -> None
 
 
 def _on_a_line(points: Sequence[tuple[int, Sample]]) -> bool:
-    """Whether workspace and every storage grow evenly over the points, in rising order."""
+    """Return whether workspace and every storage grow evenly over the points, in rising order."""
     rows = [(n, *_bytes_of(sample)) for n, sample in points]
     (first, *at_first), (last, *at_last) = rows[0], rows[-1]
     return all(

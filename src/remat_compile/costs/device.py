@@ -97,7 +97,7 @@ def parse_rate(text: str) -> int | None:
 
 
 def _amount(match: re.Match[str]) -> int | None:
-    """What a quantity says, None where that is 0 or more than a program may have."""
+    """Return the amount of a quantity, None where it is 0 or more than a program may have."""
     value = float(match[1]) * _UNITS[match[2] or ""]
     return round(value) or None if value < MOST_BYTES else None
 

@@ -39,7 +39,7 @@ _ENOUGH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Of one signature: workspace in bytes over the storages of the results that are used,
+    """Sample of one signature: workspace in bytes over the storages of the results that are used,
     time, and those results as tensors without data."""
 
     workspace_bytes: int

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 _DEFAULT_BYTES = 32 << 20
-"""Of a machine that does not tell."""
+"""Cache of a machine that does not tell."""
 _MOST_BYTES = 64 << 20
-"""Of a larger one, which many processors share, a step pushes out no more."""
+"""Limit on the cache: a larger one is shared by many processors, and a step pushes out no more."""
 _OF_CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -35,13 +35,13 @@ class StepCaches:
         self.note(made)
 
     def note(self, made: Iterable[str]) -> None:
-        """What a step makes after all that was noted before."""
+        """Note results of a step, made after all that was noted before."""
         for name in made:
             self._place[name] = len(self._place)
 
     def last(self, given: Mapping[str, Tensor]) -> Tensor | None:
-        """Of these tensors that which a step makes last; None where it makes none of them, and for
-        one that no cache holds."""
+        """Return the one of these tensors that a step makes last; None where it makes none of them,
+        and for one that no cache holds."""
         made = [name for name in given if name in self._place]
         last = given[max(made, key=self._place.__getitem__)] if made else None
         if last is None or not 0 < last.untyped_storage().nbytes() <= self.pushed_bytes:
@@ -49,8 +49,8 @@ class StepCaches:
         return last
 
     def leaver(self, given: Mapping[str, Tensor]) -> Callable[[], None]:
-        """What leaves them so to a computation that is given these tensors: the `last` of them was
-        just written. Values stay as they are."""
+        """Return a function that leaves the caches so to a computation on these tensors: the `last`
+        of them was just written. Values stay as they are."""
         if not self.pushed_bytes:
             return lambda: None
         if self._pushing is None:

@@ -1,4 +1,4 @@
-"""What differs between kinds of devices: to wait for them, their bytes, their generators."""
+"""Differences between kinds of devices: to wait for them, their bytes, their generators."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _ALONE_REPEATS = 5
 _QUEUES = 6
 _MOST_QUEUED = 32
 _QUEUE_NS = 2_000_000
-"""What a queue of runs is to take, so that waiting for its end does not count."""
+"""Length of a queue of runs, so that waiting for its end does not count."""
 _NO_SLOWER = 1.2
 """Several threads take no longer than this share of what one takes, where each has a processor."""
 
 
 def queue_length(least_ns: int) -> int:
-    """How many runs of so many nanoseconds are put into an accelerator's queue to be timed."""
+    """Return the number of runs of so many nanoseconds that an accelerator's queue takes to be
+    timed."""
     return min(_MOST_QUEUED, max(1, _QUEUE_NS // max(1, least_ns)))
 
 
 def queued_ns(run: Callable[[], object], device: torch.device) -> int:
-    """What an accelerator takes for one of several runs in its queue: the longer of issuing and
+    """Return the time of one of several runs in an accelerator's queue: the longer of issuing and
     computing it. The least of a few queues, the first of one run."""
     times: list[int] = []
     queued = 1
@@ -47,7 +48,7 @@ def queued_ns(run: Callable[[], object], device: torch.device) -> int:
 
 
 def counts_bytes(device: torch.device) -> bool:
-    """Whether `torch.accelerator` tells the bytes that are allocated there."""
+    """Return whether `torch.accelerator` tells the bytes that are allocated there."""
     return device.type not in ("cpu", "meta", "mps")
 
 
@@ -81,8 +82,8 @@ def undisturbed_ns(
     clock: Callable[[], int] | None = None,
     leave: Callable[[], None] | None = None,
 ) -> int:
-    """What `run`, measured as `least_ns`, takes where other programs leave it its processors; each
-    time after `leave`.
+    """Return the time of `run`, measured as `least_ns`, where other programs leave it its
+    processors; each time after `leave`.
 
     On the CPU with several threads, one that waits for its turn holds up the others, for
     milliseconds and in every run: a kernel of 0.1 ms was measured as 8 ms, thirty times in a row.
@@ -109,7 +110,7 @@ def undisturbed_ns(
 
 
 def generator_module(device: str) -> str:
-    """What has `get_rng_state` and `set_rng_state` for a device, as code names it."""
+    """Return the module with `get_rng_state` and `set_rng_state` for a device, as code names it."""
     kind = device.split(":")[0]
     own = (*_WITH_GENERATORS, torch._C._get_privateuse1_backend_name())
     return f"torch.{kind}" if kind in own else "torch"

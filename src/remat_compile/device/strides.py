@@ -1,4 +1,4 @@
-"""How a tensor lies in memory, as far as it is told apart here."""
+"""Layouts of tensors in memory, as far as they are told apart here."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def strides_of(tensor: Tensor) -> Strides | None:
 def lie_alike(
     shape: Sequence[int], strides: Strides | None, other_shape: Sequence[int], other: Strides | None
 ) -> bool:
-    """Whether two tensors of as many dimensions lie alike. Dimensions of one element have no say;
-    of two sizes, the order of the dimensions has, and whether elements follow without gaps."""
+    """Return whether two tensors of as many dimensions lie alike. Dimensions of one element have no
+    say; of two sizes, the order of the dimensions has, and whether elements follow without gaps."""
     if strides == other or 0 in (*shape, *other_shape):
         return True
     if strides is None or other is None:
@@ -46,7 +46,8 @@ def outermost_first(strides: Sequence[int]) -> list[int]:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    """Whether elements follow each other without gaps, the last of these dimensions innermost."""
+    """Return whether elements follow each other without gaps, the last of these dimensions
+    innermost."""
     step = 1
     for d in reversed(order):
         if shape[d] != 1 and strides[d] != step:

@@ -96,18 +96,18 @@ class _Fold:
             yield [*self.steps[: last + 1], Free(name), *between, *again, *self.steps[first:]]
 
     def _is_small(self, name: str, again: Sequence[Step]) -> bool:
-        """Whether what is run `again` for a value reads or makes what is much larger."""
+        """Return whether what is run `again` for a value reads or makes what is much larger."""
         cnodes = (self.graph.cnode[step.cnode] for step in again if isinstance(step, Compute))
         touched = (n for c in cnodes for n in (*self.graph.reads(c), *c.results))
         return max(self.sizes[n] for n in touched) >= SMALL * self.sizes[name]
 
     def _is_gap(self, last: int, first: int) -> bool:
-        """Whether anything runs between that may not be fused."""
+        """Return whether anything runs between that may not be fused."""
         between = (step for step in self.steps[last + 1 : first] if isinstance(step, Compute))
         return any(step.cnode not in self.fusible for step in between)
 
     def _is_fusible_from(self, first: int, uses: Sequence[int], c: CNode) -> bool:
-        """Whether the steps that read this instance from `first` on may be fused."""
+        """Return whether the steps that read this instance from `first` on may be fused."""
         for index in uses[uses.index(first) :]:
             step = self.steps[index]
             if isinstance(step, Free):
@@ -140,7 +140,8 @@ class _Fold:
         return live
 
     def _make(self, c: CNode, live: set[str], again: list[Step], temporary: list[str]) -> bool:
-        """Whether `c` can be run with what is `live`, after what else is run `again` for it."""
+        """Return whether `c` can be run with what is `live`, after what else is run `again` for
+        it."""
         for read in self.graph.reads(c):
             if read in live or read in temporary:
                 continue

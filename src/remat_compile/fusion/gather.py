@@ -151,7 +151,7 @@ def _after_maker(graph: Graph, steps: list[Step], end: int, reads: set[str]) -> 
 def _is_related(
     graph: Graph, steps: list[Step], last: int, reads: set[str], fusible: set[str]
 ) -> bool:
-    """Whether the run that ends at `last` reads or makes any of `reads`."""
+    """Return whether the run that ends at `last` reads or makes any of `reads`."""
     for step in reversed(steps[: last + 1]):
         if isinstance(step, Free):
             continue

@@ -1,4 +1,4 @@
-"""What a region costs as one kernel, and who is asked for it."""
+"""Prices of regions as kernels, and the interface of who gives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ir.graph import CNode
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """What a region costs as one kernel: nanoseconds, and bytes beside its results."""
+    """Price of a region as one kernel: nanoseconds, and bytes beside its results."""
 
     time_ns: int
     workspace: Expr
@@ -28,5 +28,5 @@ Prepare = Callable[[Sequence[CNode]], None]
 
 
 def price_key(c: CNode) -> str:
-    """What a price hangs on."""
+    """Return the key of a price."""
     return repr((region_function(c), c.call.args, c.workspace, c.time_ns))

@@ -1,5 +1,5 @@
-"""What a recomputation takes inside a kernel: the kernel's time less that of one which is given
-the value.
+"""Cost of a recomputation inside a kernel: the kernel's time less that of one which is given the
+value.
 
     %db = fused(%x, %dy) { %t.2 = silu(%x); %db = mul(%dy, %t.2) }       500 us
     %db = fused(%dy, %t.2) { %db = mul(%dy, %t.2) }                      450 us

@@ -11,7 +11,7 @@ from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
 
 SUM = "aten.add.Tensor"
-"""What a sum in place is inside a region, by (P3) of `spec/semantics.md`."""
+"""A sum in place inside a region, by (P3) of `spec/semantics.md`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class RunMember:
 
 
 CallsTime = Callable[[CNode], int | None]
-"""What the calls of a fused cNode take one after the other, in nanoseconds."""
+"""Time of the calls of a fused cNode, one after the other, in nanoseconds."""
 
 
 def fused_cnode(
@@ -92,7 +92,7 @@ def _calls(members: Sequence[RunMember], graph: Graph) -> Iterator[InnerCall]:
 
 
 def _is_placed(name: str, graph: Graph) -> bool:
-    """Whether a view is derived by `as_strided`, which places it in the storage."""
+    """Return whether a view is derived by `as_strided`, which places it in the storage."""
     return any(view.call.op.startswith("aten.as_strided.") for view in views_to(name, graph))
 
 

@@ -61,7 +61,8 @@ _Asked = Sequence[tuple[_FusedRun, CNode | None]]
 
 @dataclass
 class _Decisions:
-    """What was found not to be fused: executions that stay alone, runs that are cut in two."""
+    """Runs that were found not to be fused: executions that stay alone, runs that are cut in
+    two."""
 
     alone: set[tuple[str, int]] = field(default_factory=set)
     cut: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
@@ -92,7 +93,7 @@ def fuse_runs(
 
 
 class Fusing:
-    """What `fuse_runs` does, in two parts: `prepare` is given what is asked for first as this is
+    """The work of `fuse_runs`, in two parts: `prepare` is given what is asked for first as this is
     made, so that kernels are compiled until it is to be `done`."""
 
     def __init__(
@@ -201,8 +202,8 @@ class Fusing:
         return self._cnode("fused", run, exported)
 
     def _may_gain_alone(self, member: RunMember, exported: set[str]) -> bool:
-        """Whether one computation is tried as a kernel: one that is a kernel already where it
-        writes what is freed at once."""
+        """Return whether one computation is tried as a kernel: one that is a kernel already where
+        it writes what is freed at once."""
         c = member.cnode
         if c.is_fused:
             return not exported.issuperset(c.results)
@@ -246,7 +247,7 @@ class Fusing:
         return self.prices[key]
 
     def _exported(self, run: _FusedRun) -> set[str]:
-        """What the run makes and leaves alive."""
+        """Return the aNodes that the run makes and leaves alive."""
         alive: set[str] = set()
         for step in self.steps[run.start : run.end]:
             match step:
@@ -267,7 +268,7 @@ class Fusing:
     # -- one writer for each aNode -----------------------------------------------------
 
     def _conflicts(self, runs: list[_FusedRun], decisions: _Decisions) -> bool:
-        """Whether two cNodes would write one aNode; its makers are to stay alone then."""
+        """Return whether two cNodes would write one aNode; its makers are to stay alone then."""
         writers: dict[str, set[object]] = {}
         inside = {execution for run in runs for execution in run.executions}
         for run in runs:
@@ -340,7 +341,7 @@ class Fusing:
         return replace(c, time_ns=priced.time_ns, workspace=priced.workspace)
 
     def _above_peak(self, made: Fused, runs: list[_FusedRun], decisions: _Decisions) -> bool:
-        """Whether the peak would rise; the runs at fault are to be cut then."""
+        """Return whether the peak would rise; the runs at fault are to be cut then."""
         trace = simulate(made.program, made.schedule)
         device, activation = self.peaks
         order = [

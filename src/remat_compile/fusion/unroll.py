@@ -79,7 +79,7 @@ class _Pass:
         return self.program.graph
 
     def step(self, index: int) -> Iterator[Step]:
-        """What stands for a step."""
+        """Return the stand-in for a step."""
         step = self.schedule.steps[index]
         if not isinstance(step, Compute):
             yield self._storage_step(step)
@@ -151,7 +151,7 @@ class _Pass:
         self.changed[c.name] = renamed(c, meant)
 
     def _name_now(self, name: str) -> str:
-        """Of the instance that is there; a view of it is made where none is yet."""
+        """Return the name of the instance that is there; a view of it is made where none is yet."""
         base = self.graph.storage[name]
         if base not in self.now:
             return name

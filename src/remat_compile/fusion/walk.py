@@ -1,4 +1,5 @@
-"""What is alive and what a run has touched, step by step; and which computations may be in one."""
+"""Liveness along a schedule, and the aNodes that a run has touched, step by step; and which
+computations may be in one."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ Peaks = tuple[int, int]
 
 
 def peaks_of(program: Program, schedule: Schedule) -> Peaks:
-    """Of a valid schedule."""
+    """Return the peaks of a valid schedule."""
     trace = simulate(program, schedule)
     return trace.peak_bytes, trace.activation_peak_bytes
 
 
 def is_within(peaks: Peaks, program: Program, steps: Sequence[Step]) -> bool:
-    """Whether the steps are a valid schedule of the program that takes no more."""
+    """Return whether the steps are a valid schedule of the program that takes no more."""
     try:
         device, activation = peaks_of(program, Schedule("tried", "", tuple(steps)))
     except FBError:
@@ -32,7 +33,7 @@ def is_within(peaks: Peaks, program: Program, steps: Sequence[Step]) -> bool:
 
 
 class RunWalk:
-    """What is alive, and what the run at hand has ended, as the steps go by."""
+    """Liveness, and what the run at hand has ended, as the steps go by."""
 
     def __init__(self, graph: Graph, steps: Sequence[Step]):
         self.graph = graph
@@ -52,7 +53,7 @@ class RunWalk:
         return RunMember(c, self.executions.get(c.name, 0) + 1, index)
 
     def meets(self, member: RunMember | None) -> bool:
-        """Whether it makes what is alive, or what the run has made or freed before."""
+        """Return whether it makes what is alive, or what the run has made or freed before."""
         made = () if member is None else member.cnode.results
         return any(name in self.live or name in self.touched for name in made)
 
@@ -74,7 +75,7 @@ class RunWalk:
 
 
 def is_plain(c: CNode, graph: Graph) -> bool:
-    """Whether an execution is nothing but a call of pure operators."""
+    """Return whether an execution is nothing but a call of pure operators."""
     known = effects(c.call.op)
     if c.phase not in ("fwd", "bwd") or c.token is not None or c.replay is not None:
         return False
@@ -89,13 +90,13 @@ def is_plain(c: CNode, graph: Graph) -> bool:
 
 
 def _casts(view: View) -> bool:
-    """Whether it reads the bytes of its base as another type."""
+    """Return whether it reads the bytes of its base as another type."""
     values = (*view.call.args, *(value for _, value in view.call.kwargs))
     return any(isinstance(value, Atom) and value.kind == "dtype" for value in values)
 
 
 def in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:
-    """How many aNodes those before each place and those from there on both read or make."""
+    """Return for each place how many aNodes both sides read or make."""
     touched = [{*m.cnode.results, *graph.reads(m.cnode)} for m in members]
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What an operator does, told once: for the reader, the verifier, fusion and every backend."""
+"""Effects of operators, told once: for the reader, the verifier, fusion and every backend."""
 
 from .table import PURE, Effects, effects
 

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, Ref
+from .overloads import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_operators
 
 METHODS = {
     "aten.detach.default": "detach",
@@ -97,7 +97,7 @@ def resolve_op(name: str) -> OpOverload | HigherOrderOperator:
 def _known_ops() -> list[str]:
     """Names of all registered operators, as the IR writes them."""
     names = []
-    for qualified in torch._C._dispatch_get_all_op_names():
+    for qualified in registered_operators():
         name = qualified.replace("::", ".")
         names.append(name if name.count(".") == 2 else f"{name}.default")
     return names

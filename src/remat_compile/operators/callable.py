@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from torch._ops import OpOverload
-
 from ..ir.checks.operators import operator_faults
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Call, Graph
 from ..ir.span import Span
 from . import PURE, Effects
 from .aten import resolve_op
+from .overloads import OpOverload
 from .schema import effects_of
 
 _HINT = "use a functional operator of aten, prims or a library of your own"
@@ -90,7 +89,8 @@ def check_operators(graph: Graph) -> None:
 
 
 def _known(name: str) -> Effects | None:
-    """What an operator does; None of what is refused for itself, and of what the IR defines."""
+    """Return the effects of an operator; None of what is refused for itself, and of what the IR
+    defines."""
     if name in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
         return None
     try:

@@ -9,18 +9,21 @@ from functools import cache
 
 import torch
 from torch._C import DispatchKey
-from torch._ops import OpOverload, OpOverloadPacket
+
+from .overloads import OpOverload, OpOverloadPacket, registered_operators
 
 _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
-_TAKEN_APART = re.compile("dropout|.*_batch_norm|_?upsample_nearest.*")
-"""What is traced in another form of the same bits, which `prepare` and JAX lowerings know."""
+
+_TAKEN_APART = re.compile("dropout|.*_batch_norm|_upsample_nearest.*|upsample_nearest[13]d.*")
+"""Operators that are traced in another form of the same bits, which `prepare` and JAX lowerings
+know."""
 
 
 @cache
 def _operators() -> tuple[OpOverload, ...]:
     """Interpolations, recurrent layers and others whose form in Python differs in bits."""
     operators = []
-    for qualified in torch._C._dispatch_get_all_op_names():
+    for qualified in registered_operators():
         space, _, name = qualified.partition("::")
         name, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, name, None) if space == "aten" else None

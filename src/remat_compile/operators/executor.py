@@ -45,9 +45,8 @@ Loss = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class ExecutedStep:
-    """What a run leaves: results in the binding's order, gradients by parameter aNode and
-    by index of argument, and every aNode that is alive at the end (the caller's left out).
-    """
+    """Outcome of a run: results in the binding's order, gradients by parameter aNode and by index
+    of argument, and every aNode that is alive at the end (the caller's left out)."""
 
     results: tuple[Tensor, ...]
     param_grads: Mapping[str, Tensor]
@@ -56,7 +55,7 @@ class ExecutedStep:
 
 
 def result_names(program: Program) -> tuple[str, ...]:
-    """What the loss is given: the model's results; in a graph without binding, all that
+    """Return the arguments of the loss: the model's results; in a graph without binding, all that
     the loss reads but pending buffer contents."""
     if program.binding.results:
         return tuple(result.name for result in program.binding.results)

@@ -9,13 +9,14 @@ from math import inf
 from torch import Tensor
 
 REPEATS = 3
-"""Of both steps, where they differ."""
+"""Repetitions of both steps, where they differ."""
 
 FAR = 0.1
-"""Of the largest value: what half precision, summed in another order, does not differ by."""
+"""Limit on differences, relative to the largest value: what half precision, summed in another
+order, does not differ by."""
 
 Tensors = Mapping[str, Tensor | None]
-"""What a step gave, by name; names of gradients begin with `gradient`."""
+"""Results of a step, by name; names of gradients begin with `gradient`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ def differences(
     run_ours: Callable[[], Tensors],
     run_theirs: Callable[[], Tensors],
 ) -> StepDifferences:
-    """Of two steps, each of which is run again, a few times, only if something differs."""
+    """Return the differences of two steps, which are run again, a few times, only if something
+    differs."""
     names = dict.fromkeys((*theirs, *ours))
     different = [n for n in names if not same_bits(ours.get(n), theirs.get(n))]
     if not different:
@@ -61,7 +63,8 @@ def differences(
 
 
 def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two tensors hold the same values, where one that is no number equals another."""
+    """Return whether two tensors hold the same values, where one that is no number equals
+    another."""
     if one is None or other is None:
         return one is other
     if one.shape != other.shape or one.dtype != other.dtype:
@@ -70,8 +73,9 @@ def same_bits(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def largest_difference(ours: Tensors, theirs: Tensors) -> float:
-    """Of all tensors, each relative to its largest value in `theirs`; infinite where one is
-    missing, is of another shape or type, or is not finite in one of them only."""
+    """Return the largest difference of all tensors, each relative to its largest value in `theirs`;
+    infinite where one is missing, is of another shape or type, or is not finite in one of them
+    only."""
     worst = 0.0
     for n in dict.fromkeys((*theirs, *ours)):
         one, other = ours.get(n), theirs.get(n)

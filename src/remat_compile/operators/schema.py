@@ -1,18 +1,19 @@
-"""What an operator of PyTorch does, as its schema and tags tell where the table has it not."""
+"""Effects of operators of PyTorch by schema and tags, where the table has none."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 import torch
-from torch._ops import OpOverload
 
+from .overloads import OpOverload
 from .table import Effects, effects
 
 
 @lru_cache(maxsize=4096)
 def effects_of(op: OpOverload) -> Effects:
-    """What an operator does: as the table says, or its schema and tags where it is not there."""
+    """Return the effects of an operator: as the table says, or its schema and tags where it is not
+    there."""
     known = effects(str(op))
     return Effects(flags_of(op)) if known is None or known.flags == "q" else known
 

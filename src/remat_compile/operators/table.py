@@ -1,4 +1,4 @@
-"""What the operators of PyTorch do beside computing new tensors from their arguments.
+"""Effects of PyTorch's operators beside computing new tensors from their arguments.
 
 `pytorch.txt` has it of every overload of `aten` and `prims`, as schemas and tags tell;
 `tests/runners/make_operators.py` writes it from an installed PyTorch. Each word of its sections,
@@ -35,7 +35,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one operator does, as the flags above say; without any it is a pure function whose
+    """Effects of one operator, as the flags above say; without any it is a pure function whose
     results have storage of their own. Arguments are those of a call in the IR or in `fx`."""
 
     flags: str = ""
@@ -85,7 +85,8 @@ def _given(
 
 @lru_cache(maxsize=4096)
 def effects(op: str) -> Effects | None:
-    """What the operator under a name of the IR does; None for those of a user's libraries."""
+    """Return the effects of the operator under a name of the IR; None for those of a user's
+    libraries."""
     known = _table()
     flags = known.get(op, known.get(f"{op.partition('.')[0]}.*"))
     return None if flags is None else Effects(flags)

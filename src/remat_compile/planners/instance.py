@@ -56,8 +56,8 @@ class Instance:
     replay_C: list[bool]
     """True if later executions use a replay form."""
     must_C: list[bool]
-    """Whether its first execution may not be left out for what lies outside of this instance:
-    of a part (`chains/part.py`), what makes values that are the whole's to hold."""
+    """True where its first execution may not be left out for what lies outside of this instance: of
+    a part (`chains/part.py`), what makes values that are the whole's to hold."""
     after_C: list[tuple[int, ...]]
     """cNodes that must have run before its first execution though it reads nothing of theirs that
     stands here: of a part, what makes such values."""

@@ -46,8 +46,8 @@ def ask(
     keep_on_interrupt: bool = True,
     bounds: TimeBounds | None = None,
 ) -> PlanResult:
-    """What the planner answers. FB0460 where it fails, FB0461 where it does not come
-    back, FB0464 for what is no result; and what it refuses itself.
+    """Return the answer of the planner. FB0460 where it fails, FB0461 where it does not come back,
+    FB0464 for what is no result; and what it refuses itself.
 
     `auto` hands out only a schedule that `accept` holds for, and on Ctrl-C the best that it
     has, unless `keep_on_interrupt` is off; `bounds` save it work.

@@ -55,8 +55,8 @@ def bind(
 
 
 def under(lowered: Lowered, program: Program) -> Lowered:
-    """What was lowered, under a plan's program, whose fused cNodes may make values once more
-    under other names."""
+    """Return `lowered` under a plan's program, whose fused cNodes may make values once more under
+    other names."""
     is_fused = any(c.is_fused for c in program.graph.cnodes)
     return lowered.with_program(program, instances(lowered.program, program) if is_fused else {})
 
@@ -90,7 +90,7 @@ def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:
-    """How two captures of a model differ, in words; costs and sizes do not count.
+    """Return the differences of two captures of a model, in words; costs and sizes do not count.
 
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
     are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
@@ -174,11 +174,11 @@ def _dimensions(program: Program) -> list[tuple[str, int, int]]:
 
 
 def _same_replay(planned: CNode, captured: CNode) -> bool:
-    """Whether both replay alike. Measuring may add a replay form that is the call itself."""
+    """Return whether both replay alike. Measuring may add a replay form that is the call itself."""
     return _replay(planned) == _replay(captured)
 
 
 def _replay(c: CNode) -> tuple[tuple[str | None, ...], str]:
-    """What the second execution writes and calls."""
+    """Return the writes and calls of the second execution."""
     form = c if c.replay is None else c.replay
     return form.writes, repr(form.call)

@@ -44,7 +44,7 @@ SETTINGS = (
 """Variables that change what a computation takes, in bytes or in time."""
 OF_INDUCTOR = "TORCHINDUCTOR_"
 PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS")
-"""Those of Inductor's variables that change no kernel."""
+"""Variables of Inductor that change no kernel."""
 
 MOST_NS = 10**15
 """Eleven days: no computation of a step takes as long."""
@@ -243,7 +243,7 @@ def _asked(request: PlanRequest) -> list[tuple[str, str]] | None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What costs and plans depend on beside graph and request."""
+    """Return what costs and plans depend on beside graph and request."""
     import torch
 
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -268,7 +268,7 @@ def surroundings() -> dict[str, Any]:
 
 
 def _of_inductor() -> list[tuple[str, str]]:
-    """What was set for its kernels: in the environment, and in this process."""
+    """Return the settings of Inductor for kernels: in the environment, and in this process."""
     own = [(n, v) for n, v in os.environ.items() if n.startswith(OF_INDUCTOR) and n not in PLACES]
     if "torch._inductor.config" in sys.modules:
         from ..backends.torch.kernels import kernel_settings

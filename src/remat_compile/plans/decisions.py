@@ -84,7 +84,7 @@ class Imported:
     decision: Decision
 
     def claim(self) -> str:
-        """What the tool counts, in one line."""
+        """Return what the tool counts, in one line."""
         d = self.decision
         if d.claimed_bytes is None:
             return f"{d.by} claims nothing"

@@ -113,13 +113,13 @@ class Plan:
 
     @property
     def proven(self) -> Proven | None:
-        """What is recorded as proven of this schedule."""
+        """Return the recorded proof of this schedule."""
         recorded = [p for p in self.program.proven if p.schedule == self.schedule.name]
         return recorded[-1] if recorded else None
 
     @property
     def assuming(self) -> tuple[Assumption, ...]:
-        """What the recorded proof rests on and does not cover; nothing without one."""
+        """Return the assumptions of the recorded proof; nothing without one."""
         from ..verifier import assumptions
 
         if self.proven is None:
@@ -150,7 +150,8 @@ class Plan:
         return ProofRequest(self._bounds(budgets), **options, text=self._own_text)
 
     def _bounds(self, budgets: Iterable[Budget | str | int]) -> tuple[Budget, ...]:
-        """What is to be held: the budgets given, or what the plan was made for and claims."""
+        """Return the bounds to be held: the budgets given, or what the plan was made for and
+        claims."""
         given = tuple(
             bound
             if isinstance(bound, Budget)
@@ -297,7 +298,7 @@ class Plan:
 
     @cached_property
     def _subject(self) -> Subject:
-        """What reports are made of."""
+        """Return the subject of reports."""
         from ..report.subject import Subject
         from ..verifier import cost_assumptions
 
@@ -327,9 +328,9 @@ class Plan:
         return chart_of(self._subject, chart, path, self._reads)
 
     def memory_snapshot(self, path: str | Path | None = None) -> bytes:
-        """What pytorch.org/memory_viz and `torch.cuda._memory_viz` show, pickled: each allocation
-        and free as simulated. Written to `path` if that is given; FB0703 and FB0719 as `save`.
-        """
+        """Return a pickled snapshot for pytorch.org/memory_viz and `torch.cuda._memory_viz`: each
+        allocation and free as simulated. Written to `path` if that is given; FB0703 and FB0719 as
+        `save`."""
         from .files.pictures import snapshot_of
 
         return snapshot_of(self._subject, path, self._reads)

@@ -25,7 +25,7 @@ MORE_TIME = worded("give more time with {time_limit_s}")
 
 
 class ProofKeywords(TypedDict, total=False):
-    """What a proof can be asked; see `MEANING` of plans/request.py."""
+    """Options of a proof; see `MEANING` of plans/request.py."""
 
     time_limit_s: float
     scope: Scope
@@ -34,7 +34,7 @@ class ProofKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ProofRequest:
-    """What is to be proven of a schedule, in the words of the verifier. Without `budgets`, the
+    """The request of a proof of a schedule, in the words of the verifier. Without `budgets`, the
     bounds are its own peaks; `text` is the file that it was read from, which the independent
     checker reads itself."""
 
@@ -83,7 +83,7 @@ def in_file(schedule: Schedule) -> Maker:
 
 
 def prove(program: Program, schedule: Schedule, request: ProofRequest) -> Verdict:
-    """What the verifier says of one schedule."""
+    """Return the verdict of the verifier on one schedule."""
     from ..verifier import verify
 
     with collector_paused():
@@ -189,8 +189,9 @@ def _refuted(
     diagnostics: tuple[Diagnostic, ...],
     request: ProofRequest | None = None,
 ) -> FBError:
-    """What is wrong; with its places, where the plan is shown on a text that is written for it:
-    as the reader, or the verifier (the simulator where nothing was asked of it), finds it there."""
+    """Raise the faults that were found; with its places, where the plan is shown on a text that is
+    written for it: as the reader, or the verifier (the simulator where nothing was asked of it),
+    finds it there."""
     from ..ir.text.parser import parse_program
     from ..ir.text.printer import format_program
     from ..verifier import Refuted

@@ -1,4 +1,4 @@
-"""What a user asks of a plan, checked as a whole before any work is done.
+"""The request of a user for a plan, checked as a whole before any work is done.
 
 The options stand here once: `PlanKeywords` as users write them, `PlanRequest` as they are
 understood. `api` and `cli` both go through `read_request`.
@@ -92,11 +92,11 @@ MEANING = {
     "can be proven",
     "solver": '"z3", "cvc5" or "both"; FB0712 where its package is missing',
 }
-"""What each option of the public functions says; `help()` shows it."""
+"""Meaning of each option of the public functions: `help()` shows it."""
 
 
 class CostKeywords(TypedDict, total=False):
-    """What every function that looks at costs can be asked; see `MEANING`."""
+    """Options of every function that looks at costs: see `MEANING`."""
 
     time_limit_s: float
     costs: Costs | None
@@ -130,10 +130,10 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What was asked, understood. `costs` and `grads` are None where those of the text at hand
-    are kept (for a model: measured costs, fresh gradients); `device` is that of roofline costs;
-    `host_bytes` and `link` take the place of the target's. `cache` says that plans on disk may be
-    used and kept."""
+    """A request, understood. `costs` and `grads` are None where those of the text at hand are kept
+    (for a model: measured costs, fresh gradients); `device` is that of roofline costs; `host_bytes`
+    and `link` take the place of the target's. `cache` says that plans on disk may be used and
+    kept."""
 
     planner: Planner
     budget: BudgetText | None = None

@@ -119,7 +119,7 @@ class Attempt:
         return Prover(self.program, self.budget, max(self.time_limit_s, PROOF_S, by_size))
 
     def ask(self, *, keep_on_interrupt: bool = True) -> PlanResult:
-        """What the planner answers; FB0460, FB0461 and FB0464 where that is nothing, FB0817
+        """Return the answer of the planner; FB0460, FB0461 and FB0464 where that is nothing, FB0817
         where there is no plan because solver and checker do not agree on one."""
         with self.phases.phase("plan", f"planning with {self.name}"):
             result = ask(
@@ -138,7 +138,7 @@ class Attempt:
         return result
 
     def is_valid(self, schedule: Schedule) -> bool:
-        """Whether the simulator runs it within the budget."""
+        """Return whether the simulator runs it within the budget."""
         try:
             self.prover.simulate(schedule, self.name)
         except FBError:
@@ -224,7 +224,8 @@ def _late(name: str, time_limit_s: float) -> Diagnostic:
 
 
 def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> PlanResult:
-    """What `dtr` answers where a planner ran out of time; `late` where it has no plan either."""
+    """Return the answer of `dtr` where a planner ran out of time; `late` where it has no plan
+    either."""
     from ..planners.eviction.dtr import Dtr
 
     result = Dtr(rounds=0).plan(program, budget)

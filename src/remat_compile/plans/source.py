@@ -26,9 +26,9 @@ FORMS = "a model is a .onnx or .pt2 file, file.py:factory, or a .fbir file to pl
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What an ONNX file leaves open: sizes of dynamic dimensions, values of inputs, sample inputs
-    (`.npz`), whether batch normalisations train, and patterns of the initialisers that do (none:
-    by the frontend's rule). `planned` are the shapes that a plan of the file has."""
+    """Options for what an ONNX file leaves open: sizes of dynamic dimensions, values of inputs,
+    sample inputs (`.npz`), whether batch normalisations train, and patterns of the initialisers
+    that do (none: by the frontend's rule). `planned` are the shapes that a plan of the file has."""
 
     dims: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Source:
 
 
 def is_program(spec: str) -> bool:
-    """Whether MODEL names a text to plan again: `.fbir`, or `-` for standard input."""
+    """Return whether MODEL names a text to plan again: `.fbir`, or `-` for standard input."""
     return spec == "-" or spec.endswith(".fbir")
 
 
@@ -207,8 +207,8 @@ def _execute(file: str) -> tuple[ModuleType, str]:
 
 
 def _module_name(path: Path) -> str:
-    """That of the file, but for one that another module has: `json.py` is not the `json` that
-    everything else imports."""
+    """Return the module name of the file, but for one that another module has: `json.py` is not the
+    `json` that everything else imports."""
     known = sys.modules.get(path.stem)
     is_replaced = known is None or isinstance(getattr(known, "__loader__", None), _FromSource)
     same = getattr(known, "__file__", None) == str(path)

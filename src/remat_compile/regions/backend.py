@@ -48,7 +48,8 @@ class _Backend:
         options: Mapping[str, Any] | None = None,
         **keywords: Any,
     ) -> Callable[..., Any]:
-        """What runs in place of `graph`. It is planned when it is first called, with real tensors.
+        """Return the function that runs in place of `graph`. It is planned when it is first called,
+        with real tensors.
 
         `options` are `budget` or `activation_budget`, `planner`, `time_limit_s` (10 for each
         region), `costs`, `device` and `grads` as in `remat_compile.compile`; `fallback=False`
@@ -73,7 +74,7 @@ class _Backend:
         return made
 
     def reset(self) -> None:
-        """Is called by `torch._dynamo.reset()`."""
+        """Is called by `torch.compiler.reset()`."""
         self._held.clear()
 
 

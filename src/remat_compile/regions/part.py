@@ -91,7 +91,7 @@ Storages = tuple[int, ...]
 
 
 Calls = Mapping[Part, int]
-"""How many calls of each are in flight together."""
+"""Number of calls of each that are in flight together."""
 
 
 def contains(more: Calls, calls: Calls) -> bool:
@@ -103,8 +103,8 @@ def planned(calls: Calls) -> dict[Part, int]:
 
 
 def writes_to_argument(part: Part, inputs: Sequence[Any]) -> bool:
-    """Whether what the region writes to shares its memory with an argument of this call: eager sees
-    what is written at once, a planned step when its forward ends."""
+    """Return whether what the region writes to shares its memory with an argument of this call:
+    eager sees what is written at once, a planned step when its forward ends."""
     if not part.written:
         return False
     places = {_storage(inputs[at]) for at in part.written}

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..capture.guards.dynamo import global_hooks
 from ..capture.torch import sources_of
 from ..capture.trace.places import is_users
-from ..ir.diagnostics import Diagnostic, render
+from ..ir.diagnostics import Diagnostic, fail, render
 from .session import Part, Session
 
 MOST_KINDS = 8
@@ -29,6 +30,7 @@ class CapturedRegion:
         self._graph = graph
         self._sources = sources_of(graph)
         self._session = session
+        self._hooks = global_hooks()
         self._parts: dict[Any, Part] = {}
         self._name = session.name_of_region(_place(graph))
         placeholders = graph.graph.find_nodes(op="placeholder")
@@ -47,6 +49,10 @@ class CapturedRegion:
         ]
 
     def __call__(self, *inputs: Any) -> Any:
+        """Runs the region; FBError FB0910 where hooks of all modules are others than at first."""
+        if self._hooks != global_hooks():
+            message = "hooks of all modules were added or removed since the regions were compiled"
+            fail("FB0910", message, hint="torch.compiler.reset(), then torch.compile it again")
         if not torch.is_grad_enabled() or not any(map(_requires_grad, inputs)):
             return self._graph(*inputs)
         part = self._part(inputs)
@@ -68,7 +74,7 @@ class CapturedRegion:
         return self._parts[key]
 
     def _key(self, inputs: Sequence[Any]) -> Any:
-        """What tells two kinds of calls apart, beside what is guarded."""
+        """Return a key that tells two kinds of calls apart, beside what is guarded."""
         if not self._varies and not self._items:
             return None
         return (

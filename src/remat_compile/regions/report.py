@@ -1,4 +1,4 @@
-"""What was proven of which region, and what runs without a plan."""
+"""Proofs by region, and the regions that run without a plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RegionsReport:
 
     @property
     def holds(self) -> bool:
-        """Whether the planned regions are proven to fit the budget together."""
+        """Return whether the planned regions are proven to fit the budget together."""
         return self.budget_bytes is None or self.bound_bytes <= self.budget_bytes
 
     def __str__(self) -> str:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch._aot_autograd.descriptors import (
-    BufferAOTInput,
-    ParamAOTInput,
-    PlainAOTInput,
-)
 
 from ..backends.torch import compiled_step
 from ..capture.torch import (
     RegionCall,
     ensure_trusted,
     region_of,
+)
+from ..capture.trace.descriptors import (
+    BufferAOTInput,
+    ParamAOTInput,
+    PlainAOTInput,
 )
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.semantics.simulate import simulate
@@ -200,8 +200,9 @@ class Session:
         return lands
 
     def _may_get_more(self, part: Part) -> bool:
-        """Whether a part for which there is no plan within its share may have another one at the
-        next step: when all regions are known, or by keeping everything, which others pay for."""
+        """Return whether a part for which there is no plan within its share may have another one at
+        the next step: when all regions are known, or by keeping everything, which others pay
+        for."""
         if not self.options.fallback or (part.share_bytes is None and not part.is_provisional):
             return False
         if part.is_provisional:
@@ -290,7 +291,7 @@ class Session:
             self.options.report(report)
 
     def report(self) -> RegionsReport:
-        """What is proven now."""
+        """Return the present proofs."""
         bound, most = self._sharing.worst()
         return RegionsReport(tuple(map(report_of, self._parts)), bound, most, self._sharing.kind)
 
@@ -304,7 +305,7 @@ def _refusal(error: Exception) -> tuple[Diagnostic, ...]:
 
 
 def _descriptors(lowered: Lowered) -> list[Any]:
-    """What AOTAutograd says of each flat input before the tangents."""
+    """Return AOTAutograd's description of each flat input before the tangents."""
     placeholders = lowered.joint.graph_module.graph.find_nodes(op="placeholder")
     return [node.meta["desc"] for node in placeholders[: len(lowered.placeholders)]]
 

@@ -1,4 +1,5 @@
-"""How regions share one budget: all forwards run before all backwards, so what they save adds up.
+"""Sharing of one budget among regions: all forwards run before all backwards, so what they save
+adds up.
 
 While one region runs, the others that wait for their backward hold what they saved. So a set of
 calls that are in flight together needs what all of them hold, and on top the most that one needs
@@ -17,9 +18,9 @@ from typing import TypeVar
 
 @dataclass(frozen=True)
 class Needs:
-    """What a region holds whatever its plan, in bytes, and between which bounds its activations
-    may be planned. `held` are parameters and buffers, by their storage, and `grads` the gradients
-    of those, by the same keys. Calls of a region on other parameters (equal blocks of a model) add
+    """Bytes that a region holds whatever its plan, and the bounds between which its activations may
+    be planned. `held` are parameters and buffers, by their storage, and `grads` the gradients of
+    those, by the same keys. Calls of a region on other parameters (equal blocks of a model) add
     theirs; `call_grads_bytes` are those of one call, and `is_repeated` says that some are of
     several calls in flight together."""
 
@@ -43,8 +44,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Used:
-    """What a plan was proven to take: activations at the peak, and from the end of the forward
-    to the begin of the backward."""
+    """Proven bytes of a plan: activations at the peak, and from the end of the forward to the begin
+    of the backward."""
 
     peak_bytes: int
     saved_bytes: int
@@ -78,7 +79,7 @@ def fixed_bytes(calls: Mapping[K, int], needs: Mapping[K, Needs], *, held_before
 
 
 def fraction(calls: Mapping[K, int], needs: Mapping[K, Needs], bytes_for_all: int) -> Fraction:
-    """How far from floor to peak each of these calls may go; below zero where not even the
+    """Return how far from floor to peak each of these calls may go; below zero where not even the
     floors fit."""
     floors = sum(count * needs[region].floor_bytes for region, count in calls.items())
     room = sum(count * needs[region].room_bytes for region, count in calls.items())

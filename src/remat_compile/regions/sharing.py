@@ -14,8 +14,8 @@ from .part import Calls, Part, contains, fall_back, planned
 from .share import Needs, bound_bytes, fixed_bytes, fraction
 
 FIRST_SHARE = Fraction(1, 4)
-"""Of the way from floor to peak: the least that a region is planned for in the step in which it
-is first met, when those before it have taken their bytes without knowing of it."""
+"""Share of the way from floor to peak: the least that a region is planned for in the step in which
+it is first met, when those before it have taken their bytes without knowing of it."""
 STARVED = Fraction(9, 10)
 """A region with less than this part of a fair share is planned again."""
 
@@ -42,7 +42,7 @@ class Sharing:
         return True
 
     def left_bytes(self, part: Part, calls: Calls) -> int:
-        """What the others of `calls` leave to `part`."""
+        """Return the bytes that the others of `calls` leave to `part`."""
         assert part.needs is not None
         others = {of: n - (of is part) for of, n in calls.items() if n > (of is part)}
         used = {of: of.used for of in others if of.used is not None}
@@ -50,7 +50,7 @@ class Sharing:
         return max(left, part.needs.share_bytes(FIRST_SHARE))
 
     def is_unfair(self) -> bool:
-        """Whether the plans at hand break the budget together, or are far from fair."""
+        """Return whether the plans at hand break the budget together, or are far from fair."""
         if self._budget is None or all(sum(met.values()) == 1 for met in self._met):
             return False
         for met in map(planned, self._met):
@@ -82,7 +82,7 @@ class Sharing:
 
     @property
     def kind(self) -> Literal["device", "activation"]:
-        """What the bytes of `worst` count."""
+        """Return the kind of bytes that `worst` counts."""
         of_activations = self._budget is not None and self._budget.kind == "activation"
         return "activation" if of_activations else "device"
 

@@ -113,7 +113,7 @@ def _verify(
 
 @dataclass(frozen=True)
 class _BySolvers:
-    """What the solvers say, the tightest bounds, and what the checker says of `text` where it was
+    """Answers of the solvers, the tightest bounds, and the checker's answer on `text` where it was
     asked while another process proved the sizes."""
 
     verdict: Verdict

@@ -213,9 +213,3 @@ def test_each_number_is_read_once() -> None:
     mask = torch.ones(2, 4, dtype=torch.long)
     lowered = _captured(lambda _, __, m: all(bool(x == 1) for x in m[0]) and bool(m.all()), mask)
     assert [read.number for read in lowered.reads] == [True] * 5
-
-
-def test_gradients_in_another_layout_are_those_of_the_same_way() -> None:
-    lowered = _captured(_no_padding)
-    assert lowered.takes is not None
-    assert lowered.takes([(4, 1)])

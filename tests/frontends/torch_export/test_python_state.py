@@ -210,14 +210,19 @@ def test_a_generator_of_pytorchs_own_kind_is_refused() -> None:
 
 class Reads(Base):
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) if bool(x.sum() > 0) else x
+        return self.linear(x) if bool(self.linear.bias.sum() > 0) else x
 
 
 def test_pytorch_prints_nothing_of_a_model_that_is_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(FBError, match="FB0501"):
-        export(Reads(), (X,))
+    dims = ({0: torch.export.Dim("batch", min=2, max=8)},)
+    for dynamic_shapes in (None, dims):
+        with (
+            pytest.raises(FBError, match="FB0501"),
+            lower(export(Reads(), (X,), dynamic_shapes=dynamic_shapes)),
+        ):
+            raise AssertionError
     assert capfd.readouterr() == ("", "")
 
 
@@ -248,8 +253,8 @@ def test_a_list_that_holds_itself_ends_in_no_recursion() -> None:
     model = Counter()
     model.held = [1.0]  # type: ignore[assignment]
     model.held.append(model.held)  # type: ignore[operator, union-attr, arg-type]
-    with pytest.raises(FBError, match="FB0501"), lower(export(model, (torch.ones(2, 4),))):
-        pass
+    with lower(export(model, (torch.ones(2, 4),))) as lowered:
+        assert lowered.program.graph.cnodes
 
 
 class Lazily(OrderedDict[str, int]):
@@ -298,3 +303,17 @@ def test_an_order_that_a_forward_changes_is_told_and_put_back() -> None:
     with pytest.warns(UserWarning, match=r"FB0514.*changes used"):
         remat_compile.compile(model, (torch.randn(2, 4),), activation_budget="100%")
     assert [*model.used] == ["a", "b"]
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_what_hooks_keep_is_told_and_put_back(phase: str) -> None:
+    model, kept = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), dict[str, Any]()
+    if phase == "forward":
+        model[1].register_forward_hook(lambda *made: kept.update(h=made[2]))
+    else:
+        model[1].register_full_backward_hook(lambda *made: kept.update(h=made[2]))
+    exported = export(model, (torch.ones(2, 4),))
+    with lower(exported) as lowered:
+        (told,) = [*exported.warnings, *lowered.warnings]
+    assert (told.code, told.message.startswith(f"the {phase} changes ")) == ("FB0514", True)
+    assert not kept

@@ -165,7 +165,7 @@ class InAThread(Net):
         return made[0]
 
 
-@refused("FB0511", "PyTorch cannot trace the backward of BackwardInside")
+@refused("FB0501", "PyTorch cannot capture the forward of BackwardInside")
 class BackwardInside(Net):
     def forward(self, x: Tensor) -> Tensor:
         h = self.a(x).sum()
@@ -259,7 +259,12 @@ class _OwnCheckpoint(torch.autograd.Function):
         return None, x.grad
 
 
-@refused("FB0511", "a backward of the model's own calls its forward again", part=nn.Linear(8, 8))
+@refused(
+    "FB0511",
+    "a backward of the model's own calls a module",
+    has_line=False,
+    part=nn.Linear(8, 8),
+)
 class CheckpointedByHand(Net):
     def forward(self, x: Tensor) -> Tensor:
         return _OwnCheckpoint.apply(self.part, self.a(x))

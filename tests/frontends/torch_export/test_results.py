@@ -321,8 +321,8 @@ class Breaking(nn.Module):
 
 def test_a_refusal_of_the_exporter_names_the_line_and_the_module() -> None:
     model = nn.Sequential(nn.Linear(8, 8), Breaking())
-    with pytest.raises(FBError) as error:
-        export(model, (torch.randn(4, 8),))
+    with pytest.raises(FBError) as error, lower(export(model, (torch.randn(4, 8),))):
+        raise AssertionError
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.code == "FB0501"
     line = Breaking.forward.__code__.co_firstlineno + 1

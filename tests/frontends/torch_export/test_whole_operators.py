@@ -36,6 +36,7 @@ class Resized(nn.Module):
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 9).reshape(2, 3, 8, 9)
 WAYS: tuple[dict[str, Any], ...] = (
     {"mode": "bilinear", "scale_factor": 2.0},
+    {"mode": "nearest", "scale_factor": 2.0},
     {"mode": "bilinear", "size": (5, 11), "align_corners": True},
     {"mode": "bilinear", "size": (5, 4), "antialias": True},
     {"mode": "bicubic", "scale_factor": 1.5},

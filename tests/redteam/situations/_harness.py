@@ -73,6 +73,8 @@ def same(a, b):
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     a, b = a.detach(), b.detach()
+    if a.layout != torch.strided:
+        a, b = a.to_dense(), b.to_dense()
     if a.is_complex():
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if a.is_floating_point():

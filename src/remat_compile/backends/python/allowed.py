@@ -1,5 +1,5 @@
-"""What generated code may consist of: its syntax tree is held against a table before the
-code runs or is written.
+"""The grammar of generated code: its syntax tree is held against a table before the code runs or is
+written.
 
 A generated module is a docstring, known imports, parts that are the same in every module,
 and functions that do nothing but call the plan's operators: straight lines of assignments,
@@ -37,7 +37,7 @@ _BUILTINS = frozenset(dir(builtins))
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the generated modules of one backend may hold besides a docstring.
+    """Contents that the generated modules of one backend may have besides a docstring.
 
     `fixed` are statements as `statements` gives them, `templates` ones with `LITERAL`s.
     `handles` are expressions that a variable of the module may stand for, each an operator;
@@ -116,7 +116,7 @@ class _Checker:
                 self._part(node)
 
     def _is_given(self, node: ast.stmt) -> bool:
-        """Whether a statement is the same in every module."""
+        """Return whether a statement is the same in every module."""
         if isinstance(node, ast.FunctionDef) and node.name in self._allowed.signatures:
             return False
         if any(fits(template, node) for template in self._allowed.templates):
@@ -293,7 +293,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_bare(node: ast.FunctionDef) -> bool:
-    """Whether a function is only its name, parameters and body."""
+    """Return whether a function is only its name, parameters and body."""
     return not (node.decorator_list or node.returns or getattr(node, "type_params", None))
 
 
@@ -343,7 +343,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def fits(template: object, tree: object) -> bool:
-    """Whether two trees are the same, but for literals where the template says `LITERAL`."""
+    """Return whether two trees are the same, but for literals where the template says `LITERAL`."""
     if isinstance(template, ast.Name) and template.id == LITERAL:
         return isinstance(tree, ast.AST) and _is_literal(tree)
     if isinstance(template, ast.AST):

@@ -102,7 +102,8 @@ class VariableNames:
 
 
 def symbol_key(name: str) -> str:
-    """What tells a symbol from an aNode of the same name: they have name spaces of their own."""
+    """Return a key that tells a symbol from an aNode of the same name: they have name spaces of
+    their own."""
     return f"{_SYMBOL}{name}"
 
 

@@ -87,7 +87,7 @@ class Reader:
         return op
 
     def returns_several(self, op: str) -> bool:
-        """Whether an operator, as the code calls it, gives a tuple or list."""
+        """Return whether an operator, as the code calls it, gives a tuple or list."""
         raise NotImplementedError
 
     def operator_call(self, node: ast.expr, variables: Variables) -> OperatorCall | None:

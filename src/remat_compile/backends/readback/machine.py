@@ -117,7 +117,7 @@ class AbstractMachine:
         return None
 
     def execution(self) -> Execution:
-        """What the computation at hand is to do, before it is done."""
+        """Return the work of the computation at hand, before it is done."""
         step = self.steps[self.at]
         assert isinstance(step, Compute)
         c = self.graph.cnode[step.cnode]
@@ -211,7 +211,7 @@ class AbstractMachine:
     # -- values -----------------------------------------------------------------------
 
     def value(self, name: str) -> Value:
-        """What an aNode or view holds now. Dead where its storage is not live."""
+        """Return the present value of an aNode or view. Dead where its storage is not live."""
         if name not in self.graph.view:
             return self._held(name)
         base = self.graph.view[name].base
@@ -230,7 +230,7 @@ class AbstractMachine:
         return self.live[name]
 
     def is_view(self, value: Value, of: Value) -> bool:
-        """Whether a value is that of a view of what `of` is now, or of all its parts."""
+        """Return whether a value is that of a view of what `of` is now, or of all its parts."""
         if not isinstance(of, ANodeInstance) or self.live.get(of.anode) != of:
             return False
         if of not in self._views:

@@ -1,4 +1,4 @@
-"""How the read-back reports that generated code is not what the schedule says."""
+"""Reports of generated code that is not what the schedule says."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ Storage = ANodeInstance | RandomState
 
 
 class Held:
-    """What code keeps alive beside what it should: `wrong` has where they differ, kept up to
-    date by each change, so that one look at it costs nothing."""
+    """A note of code that keeps more alive than it should: `wrong` has where they differ, kept up
+    to date by each change, so that one look at it costs nothing."""
 
     def __init__(self) -> None:
         self._counts: Counter[Storage] = Counter()

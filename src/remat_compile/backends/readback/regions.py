@@ -1,4 +1,4 @@
-"""What the functions of regions compute, and whether that is what the graph says.
+"""The functions of regions, held against the graph.
 
 Both are run over numbered terms: an operator of terms, equal ones with equal numbers. A function
 is held against each fused cNode that calls it.
@@ -57,7 +57,8 @@ class RegionReader:
         return function
 
     def symbols(self, c: CNode) -> list[Value]:
-        """What a call passes after the arguments of the cNode: the sizes that its calls name."""
+        """Return the arguments of a call behind those of the cNode: the sizes that its calls
+        name."""
         symbols: set[str] = set()
         waiting: list[Arg] = [
             a for i in c.call.region for a in (*i.call.args, *(v for _, v in i.call.kwargs))

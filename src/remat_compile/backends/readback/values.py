@@ -1,4 +1,4 @@
-"""What a variable of generated code can hold: the abstract values of the read-back.
+"""Values that a variable of generated code can have: the abstract values of the read-back.
 
 Two expressions that mean the same get equal values, however they are written: sizes are
 polynomials, and a view that changes nothing is what it looks at.
@@ -128,7 +128,7 @@ Value = (
 
 
 def storages(value: Value) -> Iterator[ANodeInstance | RandomState]:
-    """What memory a value keeps alive."""
+    """Return the memory that a value keeps alive."""
     values = [value]
     while values:
         match values.pop():

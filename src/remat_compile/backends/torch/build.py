@@ -41,7 +41,7 @@ from .module import PlannedModule, planned_module
 from .runtime import PlanCopies
 
 TITLE = "<remat-compile"
-"""How the name of a module of generated code begins."""
+"""Beginning of the name of a module of generated code."""
 
 Function = Callable[..., Any]
 
@@ -183,7 +183,7 @@ def compiled_step(
 
 
 def _kernels(lowered: Lowered, kernels: Kernels | None) -> dict[str, Kernel]:
-    """What stands in for the functions of regions, by name."""
+    """Return the stand-ins for the functions of regions, by name."""
     graph = lowered.program.graph
     regions = regions_of(graph)
     if kernels is None or not regions.of:
@@ -218,8 +218,9 @@ def generated_lines(module: str) -> list[str] | None:
 
 
 def _resolve(args: list[Any], first: int = 0) -> None:
-    """What is given from `first` on as kernels can read it: with the values that a mark (`is_neg`,
-    `is_conj`) gives it. The values inside the step bear one only where they did at capture."""
+    """Return the arguments from `first` on as kernels can read them: with the values that a mark
+    (`is_neg`, `is_conj`) gives it. The values inside the step bear one only where they did at
+    capture."""
     for place in range(first, len(args)):
         value = args[place]
         if isinstance(value, Tensor) and (value.is_neg() or value.is_conj()):
@@ -228,7 +229,7 @@ def _resolve(args: list[Any], first: int = 0) -> None:
 
 
 def _is_batch(gradient: Tensor) -> bool:
-    """Whether it stands for several, under `vmap` or `is_grads_batched=True`."""
+    """Return whether it stands for several, under `vmap` or `is_grads_batched=True`."""
     functorch = torch._C._functorch
     return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 

@@ -178,7 +178,7 @@ class PlannedStep:
         return tensors_of(made, self._returns)
 
     def _problems(self, flat: list[Any]) -> list[str]:
-        """What is otherwise in the arguments than in the sample."""
+        """Return the differences of the arguments from the sample."""
         env, problems = self._bind_symbols(flat) if self._symbols else ({}, [])
         for index, (leaf, sample) in enumerate(zip(flat, self._sample, strict=True)):
             now = described(leaf)
@@ -200,7 +200,7 @@ class PlannedStep:
         return env, problems
 
     def _fits(self, index: int, now: Any, sample: Any, env: dict[str, int]) -> bool:
-        """Whether a tensor differs from the sample in dynamic dimensions only."""
+        """Return whether a tensor differs from the sample in dynamic dimensions only."""
         if not has_another_shape_only(now, sample):
             return False
         if now[0] != sample[0]:
@@ -228,7 +228,7 @@ class StateSlots:
         self._find(exported.original)
 
     def tensors(self, owner: nn.Module) -> list[Tensor | None]:
-        """What they are now, in the order of the step."""
+        """Return the present tensors, in the order of the step."""
         if [list(children.values()) for children in self._children] != self._modules:
             self._find(owner)  # a submodule was replaced
         return [held.get(key) for held, key in self._slots]
@@ -323,7 +323,7 @@ class PlannedModule(StandIn, nn.Module):
 
 
 def _is_traced() -> bool:
-    """Whether the tensors of this moment are fake."""
+    """Return whether the tensors of this moment are fake."""
     if not torch._C._len_torch_dispatch_stack():
         return False
     return torch._C._get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None

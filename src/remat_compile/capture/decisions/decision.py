@@ -1,4 +1,4 @@
-"""What another tool decided, and the schedule that does as it says."""
+"""A decision of another tool, and the schedule that does as it says."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ from .ties import cnode_of_node, storage_of_node
 
 
 def decide_partitioner(lowered: Lowered, memory_budget: float, solver: str = "dp") -> Decision:
-    """What the partitioner does at `memory_budget` (0: recompute all, 1: its own optimum).
+    """Return the decision of the partitioner at `memory_budget` (0: recompute all, 1: its own
+    optimum).
 
     It is run as `torch.compile` runs it, save that equal computations are not merged, so that
     each keeps its name; `solver` is its `activation_memory_budget_solver`. A random operator
@@ -99,7 +100,7 @@ def _static(lowered: Lowered) -> list[int]:
 
 
 def _handed(lowered: Lowered, forward: fx.GraphModule) -> list[fx.Node]:
-    """What the forward module hands to the backward, inputs included."""
+    """Return the values that the forward module hands to the backward, inputs included."""
     values: Any = forward.graph.output_node().args[0]
     return [v for v in values[len(lowered.forward_outputs) :] if isinstance(v, fx.Node)]
 

@@ -99,7 +99,7 @@ class CallGuards:
 
     @property
     def needs_contract(self) -> bool:
-        """Whether the module tree is to be looked at beside: TorchDynamo saw nothing of the
+        """Return whether the module tree is to be looked at beside: TorchDynamo saw nothing of the
         forward, or another way than that of eager."""
         return self.by_dynamo is None or self.by_dynamo.asks_compiling
 

@@ -29,9 +29,10 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as of_modules
+from torch.utils._python_dispatch import _disable_current_modes
 
+from ..trace.lock import unlogged
 from ..trace.places import LIBRARIES
-from ..trace.unlogged import unlogged
 
 CANARY = {
     "fullgraph_capture": ("mod", "args", "kwargs"),
@@ -62,7 +63,7 @@ _TEXTS = {
     "CURRENT_DEVICE": "the default device is another",
     "saved_tensors_hooks": "hooks on saved tensors are on or off",
 }
-"""What PyTorch has no words for."""
+"""Guards that PyTorch has no words for."""
 _SOURCE = re.compile(r"[LG]\[[^\]]+\](?:\.\w+|\[[^\]]+\])*")
 
 
@@ -88,18 +89,25 @@ class DynamoGuards:
     owner: str = "self"
 
     def hold(self, local_names: dict[str, Any]) -> bool:
-        """Whether all that the capture read is as it was."""
-        return bool(self.manager.check(local_names)) and not self._unseen(local_names)
+        """Return whether all that the capture read is as it was."""
+        if self.manager.check(local_names):
+            return not self._unseen(local_names)
+        if not torch._C._len_torch_dispatch_stack():
+            return False
+        # A tensor's guard asks for its dispatch keys, and a mode (a counter of FLOPs) adds some.
+        with _disable_current_modes():
+            return bool(self.manager.check(local_names)) and not self._unseen(local_names)
 
     def reason(self, local_names: dict[str, Any]) -> str:
         """The first guard that fails, by the user's names, with its line."""
-        failure = self.manager.check_verbose(local_names)
+        with _disable_current_modes():
+            failure = self.manager.check_verbose(local_names)
         if not failure.result:
             return _in_words(failure.verbose_code_parts, failure.user_stack, self.owner)
         return self._unseen(local_names)
 
     def _unseen(self, local_names: dict[str, Any]) -> str:
-        """What changed that TorchDynamo's guards do not look at."""
+        """Return the change that TorchDynamo's guards do not look at."""
         for kind, name, then in self.methods:
             if getattr(kind, name, None) is not then:
                 return f"{kind.__name__}.{name} was replaced"
@@ -108,7 +116,7 @@ class DynamoGuards:
             for name, source, content in self.inputs:
                 if not _is_content(eval(source, scope), content):
                     return f"{name} was replaced or written to"
-        if self.global_hooks != _global_hooks():
+        if self.global_hooks != global_hooks():
             return "hooks of all modules were added or removed"
         if self.environment is not None and self.environment != _environment():
             return "the environment variables changed"
@@ -173,7 +181,7 @@ def capture_guards(
         tuple(chosen.inputs),
         function.__globals__,
         _environment() if read & _ENVIRONMENT else None,
-        _global_hooks(),
+        global_hooks(),
         bool(read & _COMPILING),
         _owner_name(function),
     )
@@ -254,7 +262,7 @@ class _Chosen:
 
 
 def _scope(local_names: dict[str, Any], global_names: dict[str, Any]) -> dict[str, Any]:
-    """What the expressions of TorchDynamo's sources are evaluated in."""
+    """Return the scope in which the expressions of TorchDynamo's sources are evaluated."""
     return {"L": local_names, "G": global_names, "___from_numpy": _itself}
 
 
@@ -263,7 +271,8 @@ def _itself(value: Any) -> Any:
 
 
 def _content(value: Any) -> Any:
-    """What an input held: of a tensor its version, of arrays and numbers of NumPy the bits."""
+    """Return the content of an input: of a tensor its version, of arrays and numbers of NumPy the
+    bits."""
     if isinstance(value, Tensor):
         return value, value._version
     if hasattr(value, "tobytes"):
@@ -293,7 +302,8 @@ def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _global_hooks() -> tuple[tuple[int, ...], ...]:
+def global_hooks() -> tuple[tuple[int, ...], ...]:
+    """Handles of the hooks that run around every module, which TorchDynamo does not guard."""
     return tuple([tuple(vars(of_modules)[name]) for name in GLOBAL_HOOKS])
 
 
@@ -308,7 +318,7 @@ def _in_words(parts: Sequence[str], stack: Any, owner: str) -> str:
         if sign in text:
             return words
     if text.startswith("tensor '"):
-        return text.replace("'", "").removesuffix(".")
+        return text.replace("'", "").partition(". Guard failed on a parameter")[0].removesuffix(".")
     frames = [f for f in stack or () if not f.filename.startswith(LIBRARIES)]
     frame = frames[-1] if frames else None
     place = f" ({Path(frame.filename).name}:{frame.lineno})" if frame is not None else ""

@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
@@ -48,7 +49,7 @@ class _Part:
     is_users: bool = True  # and not what PyTorch keeps on a module
 
     def effects(self, then: Mapping[Any, Any]) -> Iterator[str]:
-        """What is otherwise now, by name, with both values where those are short."""
+        """Yield the names of what changed, with both values where those are short."""
         now = self.read()
         if not self.has_names:
             if not _are_same(now, then):
@@ -82,14 +83,17 @@ class PythonState:
                 elif type(value) in _CONTAINERS:
                     fill = partial(_fill, value)
                     self._add(_Part(name, partial(_content, value), fill, False, False), value)
+                    if issubclass(type(value), dict):  # hooks
+                        self._waiting += [(name, hook) for hook in dict.values(value)]
             for kind in type(module).__mro__:
                 self._class(kind)
         while self._waiting and len(self._parts) < MOST_PARTS:
-            self._visit(*self._waiting.pop())
+            with suppress(Exception):  # an object of the user's may raise when it is looked at
+                self._visit(*self._waiting.pop())
 
     def effects(self) -> dict[str, str]:
-        """What is otherwise now: by name, in words. Of what PyTorch keeps on modules (buffers that
-        are replaced, hooks), the text is empty."""
+        """Return the changes until now: by name, in words. Of what PyTorch keeps on modules
+        (buffers that are replaced, hooks), the text is empty."""
         effects: dict[str, str] = {}
         for part, then in self._parts.values():
             now = part.read()
@@ -108,9 +112,9 @@ class PythonState:
                 part.write(then)
 
     def replaces_tensors(self) -> bool:
-        """Whether an attribute that was a tensor is another one now."""
+        """Return whether an attribute that was a tensor is another one now."""
         return any(
-            isinstance(value, Tensor) and now.get(key) is not value
+            issubclass(type(value), Tensor) and now.get(key) is not value
             for now, then in ((part.read(), then) for part, then in self._parts.values())
             for key, value in then.items()
         )
@@ -171,7 +175,7 @@ class PythonState:
 
         self._add(_Part(kind.__qualname__, read, write, True), kind)
         for key, value in vars(kind).items():
-            if not key.startswith("__") or isinstance(value, FunctionType):
+            if not key.startswith("__") or type(value) is FunctionType:
                 plain = getattr(value, "__func__", getattr(value, "fget", value))
                 self._waiting.append((f"{kind.__qualname__}.{key}", plain))
 
@@ -216,7 +220,7 @@ class PythonState:
         self._add(_Part(of, read, space.update, True), read)
         for name in known:
             value = space[name]
-            if isinstance(value, ModuleType):
+            if issubclass(type(value), ModuleType):
                 if not _is_library_module(value) and vars(value) is not space:
                     self._space(vars(value), names)
             else:
@@ -226,7 +230,8 @@ class PythonState:
 def _own_state(
     value: Any,
 ) -> tuple[Callable[[], Mapping[Any, Any]], Callable[[Mapping[Any, Any]], None]] | None:
-    """How the state of an array or a generator is read and written; None for anything else."""
+    """Return a reader and a writer of the state of an array or a generator; None for anything
+    else."""
     numpy = sys.modules.get("numpy")
     kind = type(value)
     if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
@@ -263,7 +268,8 @@ class _GeneratorState:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What a container holds, as the built-in class has it: one of the user's may do anything."""
+    """Return the elements of a container, as the built-in class has them: one of the user's may do
+    anything."""
     kind: Any = next(k for k in (*_CONTAINERS, tuple) if issubclass(type(value), k))
     return [*kind.__iter__(value)]
 
@@ -301,13 +307,13 @@ def _is_same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(_is_same, old, new))
     if _is_scalar(old) and _is_scalar(new):
         return type(old) is type(new) and (old == new or old != old)
-    if type(old) is bytes or isinstance(old, _GeneratorState):
+    if type(old) is bytes or type(old) is _GeneratorState:
         return type(new) is _GeneratorState or bool(old == new)
     return old is new
 
 
 def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+    return value is None or issubclass(type(value), bool | int | float | str)
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:

@@ -26,7 +26,7 @@ class Settings:
         return cls(torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled())
 
     def changes(self) -> Iterator[str]:
-        """What is otherwise now, in words."""
+        """Return the settings that changed, in words."""
         if (dtype := torch.get_default_dtype()) is not self.default_dtype:
             names = [str(d).removeprefix("torch.") for d in (dtype, self.default_dtype)]
             yield "the default dtype is {}; at capture it was {}".format(*names)

@@ -37,7 +37,8 @@ from .weights import Role, classify, torch_record, uses_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
-    """What an ONNX file became. `module(*args)` gives the outputs (a tuple if several).
+    """The module and the sample made from an ONNX file. `module(*args)` gives the outputs (a tuple
+    if several).
 
     `sha256` is of the model file; external weights are not part of it.
     """
@@ -183,8 +184,7 @@ def _add_initialisers(builder: ModuleBuilder, graph: Any, roles: Mapping[str, Ro
 
 
 def _check_trains(path: str, builder: ModuleBuilder, outputs: tuple[str, ...]) -> None:
-    page = "docs/reference/onnx.md"
-    hint = f"export the model with its parameters kept ({page}), or name them: trainable="
+    hint = "export with the parameters kept (docs/reference/onnx.md), or name them: trainable="
     if not builder.parameters:
         raise FBError(Diagnostic("FB0611", f'"{path}" has no trainable parameter', hint=hint))
     results = [builder.values[name] for name in outputs]

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
+
+from ...device.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
-
 from ...ir.diagnostics import Diagnostic, FBError
 from .call import Call, Known, Lowering, Value, known, literals_of
 from .exporter.record import FX_NODE, origin_of
@@ -279,7 +279,7 @@ class ModuleBuilder:
             self.keys[id(result)] = self._fresh(name)
 
     def _entry(self, value: Value, name: str, call: Call, reads: list[str]) -> Any:
-        """What stands in the template: a slot for a tensor, the value itself if known."""
+        """Return the entry of the template: a slot for a tensor, the value itself if known."""
         if isinstance(value, list) and id(value) not in self.keys:
             return [self._entry(item, name, call, reads) for item in value]
         if value is None or (isinstance(value, Known) and value.name not in call.touched):

@@ -103,7 +103,7 @@ class Call:
     """Positions of inputs that are stored statistics, which a step moves on."""
     origin: Origin = field(default_factory=Origin)
     straight_through: bool = False
-    """Whether rounding counts as the identity in gradients."""
+    """True where rounding counts as the identity in gradients."""
 
     def refuse(self, message: str, code: str = "FB0612", hint: str | None = None) -> NoReturn:
         """Stop with a diagnostic that names this node."""
@@ -115,7 +115,7 @@ class Call:
         return FBError(Diagnostic(code, text, hint=hint))
 
     def has(self, index: int) -> bool:
-        """Whether output `index` is wanted."""
+        """Return whether output `index` is wanted."""
         return index < len(self.outputs) and self.outputs[index] != ""
 
     def tensor(self, value: Value) -> Tensor:

@@ -24,7 +24,7 @@ from .file.limits import LARGEST_BYTES
 _SEED = 0
 
 _NUMPY_BITS = {torch.bfloat16: np.dtype(np.uint16)}
-"""How `.npz` files hold types that numpy lacks: as their bits, without a name of their own."""
+"""Types that numpy lacks, as `.npz` files hold them: as their bits, without a name of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def declared_inputs(graph: Any) -> tuple[Declared, ...]:
 def fixed_inputs(
     graph: Any, given: Mapping[str, str | float], bound: Mapping[str, int]
 ) -> list[onnx.TensorProto]:
-    """What `--input NAME=VALUE` makes of inputs: constants, each of one value or of a list.
+    """Return the inputs that `--input NAME=VALUE` fixes: constants, each of one value or of a list.
 
     Raises FB0621 for what is no input, or no value of its type and shape.
     """

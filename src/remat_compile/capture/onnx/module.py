@@ -41,7 +41,7 @@ class NodeModule(nn.Module):
 
 
 def as_outputs(result: Any) -> tuple[Any, ...]:
-    """What a lowering returns, as one value per output."""
+    """Return the results of a lowering, one value per output."""
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 

@@ -17,7 +17,7 @@ _MOST_TRIPS = 1024
 
 
 class GraphRunner(Protocol):
-    """What is needed of the builder that runs the graph."""
+    """Interface of the builder that runs the graph."""
 
     opset: int
     base: Path

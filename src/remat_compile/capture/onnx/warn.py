@@ -162,7 +162,7 @@ def _in_nodes(inner: NodeWeights) -> Diagnostic | None:
 def _not_recorded(
     model: Any, roles: Mapping[str, Role], training: TrainingRecord | None
 ) -> Diagnostic | None:
-    """What a file without the record of `export_trainable` cannot say about training."""
+    """Warn of what a file without the record of `export_trainable` cannot say about training."""
     if training is not None and training.cuts:
         return None
     unknown = ["where gradients are cut (detach, no_grad)"]

@@ -73,8 +73,8 @@ STATISTICS = _places({"BatchNormalization": (3, 4)})
 
 
 class Role(Enum):
-    """What an initialiser becomes: a parameter with or without gradient, a persistent buffer,
-    or a constant."""
+    """Role of an initialiser: a parameter with or without gradient, a persistent buffer, or a
+    constant."""
 
     TRAINED = "trained"
     FROZEN = "frozen"
@@ -84,7 +84,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TorchRecord:
-    """What `torch.onnx.export` wrote about the original module's parameters and buffers."""
+    """Record of `torch.onnx.export` about the original module's parameters and buffers."""
 
     kinds: dict[str, str]
     """ONNX name -> PARAMETER, BUFFER, CONSTANT_TENSOR."""
@@ -176,7 +176,7 @@ def _role(
 def _replaces(
     readers: list[tuple[Any, int]], record: TorchRecord | None, missing: Sequence[str]
 ) -> bool:
-    """Whether a computed initialiser stands where a lost parameter stood (rule 4)."""
+    """Return whether a computed initialiser stands where a lost parameter stood (rule 4)."""
     assert record is not None
     for node, position in readers:
         named = re.findall(r"%(p_\w+)", metadata(node, FX_NODE) or "")
@@ -187,7 +187,7 @@ def _replaces(
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether a stored tensor holds no infinity or NaN, as masks do; external ones pass."""
+    """Return whether a stored tensor holds no infinity or NaN, as masks do; external ones pass."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return True
     array = onnx.numpy_helper.to_array(tensor)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch._aot_autograd import descriptors as aot
 
 from ...ir.diagnostics import FBError
 from ...ir.expr import add
@@ -25,6 +24,7 @@ from ...ir.program import (
     Target,
 )
 from ..lowered import Lowered
+from ..trace import descriptors as aot
 from ..trace.branches import warnings_of_reads, warnings_of_way
 from ..trace.gradients import lost_gradients
 from .export import argument_paths
@@ -112,7 +112,7 @@ class _ProgramAssembly:
         )
 
     def _effect(self, desc: Any) -> str:
-        """What a forward does that no plan can."""
+        """Return the effect of a forward that no plan can have."""
         exported = self.read.exported
         match getattr(desc, "mutated_input", None):
             case aot.ParamAOTInput(target=target):

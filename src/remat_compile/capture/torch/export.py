@@ -32,7 +32,7 @@ from ..lowered import Exported
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.autocast import Autocast
 from ..trace.kernel_strides import laid_out_by_kernels
-from ..trace.lock import capturing, exchanging
+from ..trace.lock import capturing, exchanging, unlogged
 from ..trace.module import (
     StandIn,
     as_forward_sees,
@@ -46,7 +46,6 @@ from ..trace.outputs import (
     without_cache,
 )
 from ..trace.parallel import check_not_spread, replica_of
-from ..trace.unlogged import unlogged
 from .graph.prepare import check_dense
 from .observe import CALL_ONCE, observe
 from .places import place_of, refused
@@ -66,8 +65,9 @@ def export(
     wanted: Wanted = ALL_RESULTS,
     guarded: bool = False,
 ) -> Exported:
-    """Exports `module` at the sample `(args, kwargs)`; of a drop-in, the model that it stands for.
+    """Captures `module` at the sample `(args, kwargs)`; of a drop-in, the model that it stands for.
 
+    Only sizes that are dynamic and `strict` need `torch.export`; else `lower` traces the model.
     `dynamic_shapes` and `strict` are those of `torch.export.export`; only with `strict` do
     the policies of `torch.utils.checkpoint` reach the joint graph. `wanted` says which results
     are kept and differentiated. With `guarded` the guards of a planned step are
@@ -97,18 +97,20 @@ def export(
             with capturing(), _quiet(), unchanged(module):
                 guards = guards_of_call(module, args, kwargs, seen.changing)
         results = None if strict else seen.results
-        with (
-            exchanging(),
-            _quiet(),
-            _prints_nothing(),
-            unchanged(module),
-            laid_out_by_kernels(has_values=has_values(module)),
-        ):
-            if results is not None:
-                _return_what_can_be_exported(module, results)
-            program = torch.export.export(
-                module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
-            )
+        program = None
+        if strict or dynamic_shapes is not None:
+            with (
+                exchanging(),
+                _quiet(),
+                _prints_nothing(),
+                unchanged(module),
+                laid_out_by_kernels(has_values=has_values(module)),
+            ):
+                if results is not None:
+                    _return_what_can_be_exported(module, results)
+                program = torch.export.export(
+                    module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+                )
     return replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
@@ -198,13 +200,16 @@ def _lost_ties(path: str | Path, module: nn.Module) -> tuple[Diagnostic, ...]:
 
 
 def _exported(
-    program: ExportedProgram, original: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    program: ExportedProgram | None,
+    original: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Exported:
-    module = program.module(check_guards=False)
+    module = original if program is None else program.module(check_guards=False)
     flat, spec = tree_flatten((args, kwargs))
-    names, ranges = _symbols(program)
+    names, ranges = ({}, {}) if program is None else _symbols(program)
     trace_args, trace_kwargs = args, kwargs
-    if ranges:
+    if program is not None and ranges:
         trace_args, trace_kwargs = _fake_inputs(program, flat, spec)
     tensors = [t for t in (*flat, *module.parameters()) if isinstance(t, Tensor)]
     device = tensors[0].device

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+from ...device.fake_tensors import FakeTensor
 from ...ir.diagnostics import fail
 from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast
 from ..trace.joint import Joint, trace_joint
 from ..trace.lock import exchanging, tracing
-from ..trace.module import restored, unchanged
+from ..trace.module import WholeModel, restored_generators, unchanged
 from ..trace.places import recorded_places
 from .assemble import assemble
 from .graph.build import ProgramBuilder
 from .graph.prepare import prepare
+from .observe import what_backward_changes
 from .places import refused
 
 
@@ -35,26 +37,32 @@ def lower(exported: Exported) -> Iterator[Lowered]:
     records = exported.is_live and not exported.has_places
     with (
         tracing(),
-        restored(exported.original),
+        restored_generators(),
         Autocast(exported.device.type).around(),  # `traced` enters that of the capture
         contextlib.ExitStack() as traced,
     ):
-        what = f"PyTorch cannot trace the backward of {type(exported.original).__name__}"
+        model = type(exported.original).__name__
+        sample = exported.original, exported.args, exported.kwargs
+        forward = f"PyTorch cannot capture the forward of {model}"
         with (
-            refused("FB0511", what, exported.original, exported.args, exported.kwargs),
+            refused("FB0511", f"PyTorch cannot trace the backward of {model}", *sample),
+            refused("FB0501", forward, *sample, inside=WholeModel.forward),
             exchanging(),
             recorded_places(exported.original) if records else nullcontext(),
-            unchanged(exported.original),  # hooks and attributes are read behind it
+            unchanged(exported.original) as state,  # hooks and attributes are read behind it
         ):
             joint = traced.enter_context(
                 trace_joint(exported.traced, exported.trace_args, exported.trace_kwargs)
             )
+            told = tuple(what_backward_changes(state, exported.changing))
         _check_sizes(exported, _guards(exported)[asked_before:])
-        yield _lower(exported, joint)
+        lowered = _lower(exported, joint)
+        yield replace(lowered, warnings=(*lowered.warnings, *told))
 
 
 def _guards(exported: Exported) -> list[Any]:
-    """What tracing has asked of the dynamic sizes; the graph is right only where it holds."""
+    """Return the guards that tracing made on dynamic sizes; the graph is right only where it
+    holds."""
     fakes = [leaf for leaf in tree_leaves(exported.trace_args) if isinstance(leaf, FakeTensor)]
     fakes += [leaf for leaf in tree_leaves(exported.trace_kwargs) if isinstance(leaf, FakeTensor)]
     env = fakes[0].fake_mode.shape_env if fakes else None

@@ -1,4 +1,5 @@
-"""What capture would freeze: Python state that the forward of a model reads or changes.
+"""Python state that capture would freeze: Python state that the forward of a model reads or
+changes.
 
 Capture runs the Python of a model once; a planned step repeats its operators and none of its
 Python. So a forward that draws from Python's or NumPy's random numbers, counts its calls, or
@@ -21,14 +22,15 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
+from ...device.fake_tensors import FakeTensor, FakeTensorMode
 from ...ir.diagnostics import Diagnostic, FBError
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
+from ..trace.lock import unlogged
 from ..trace.module import (
     WholeModel,
     as_if_compiling,
@@ -45,16 +47,15 @@ from ..trace.places import (
     paths_of,
     place_of_caller,
 )
-from ..trace.unlogged import unlogged
 
 Way = Literal["plain", "answered", "compiling"]
-"""How a forward is run on fake tensors: as it is, with answers for the numbers that it reads, or as
-if it were compiled; a model is traced by the first of them that can be, too."""
+"""Ways to run a forward on fake tensors: as it is, with answers for the numbers that it reads, or
+as if it were compiled; a model is traced by the first of them that can be, too."""
 
 CALL_ONCE = "call the model once before it is planned"
 
 SEEDS = (1, 2)
-"""Of Python's and NumPy's generators, one for each call after the first."""
+"""Seeds of Python's and NumPy's generators, one for each call after the first."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class _Ran:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a few calls of a forward show: what the user should know of its Python state and of
-    what it returns, the state that it changes (by path), and its results."""
+    """Observations of a few calls of a forward: what the user should know of its Python state and
+    of what it returns, the state that it changes (by path), and its results."""
 
     warnings: tuple[Diagnostic, ...] = ()
     changing: frozenset[str] = frozenset()
@@ -101,8 +102,7 @@ def observe(
     model or of a generator changes.
     """
     for way in get_args(Way):
-        with unchanged(model), unlogged():
-            before = PythonState(model)
+        with unchanged(model) as before, unlogged():
             first = _run(model, args, kwargs, way, before, wanted)
             if first is None:
                 continue
@@ -136,10 +136,22 @@ def _effects_told(ran: _Ran, drawn_at: Place | None) -> Iterator[Diagnostic]:
         message = f"the forward draws from {' and '.join(ran.drew)}{at}; a planned step does not"
         hint = "draw with torch if it can change what is computed"
         yield Diagnostic("FB0514", message, hint=hint)
-    if names := [text for text in ran.effects.values() if text]:
+    yield from _changes_told("forward", [text for text in ran.effects.values() if text])
+
+
+def what_backward_changes(state: PythonState, by_forward: frozenset[str]) -> Iterator[Diagnostic]:
+    """FB0514 for state that a trace of the joint step changed, and the forward alone did not."""
+    effects = state.effects().items()
+    return _changes_told(
+        "backward", [text for name, text in effects if text and name not in by_forward]
+    )
+
+
+def _changes_told(phase: str, names: list[str]) -> Iterator[Diagnostic]:
+    if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"the forward changes {', '.join(names[:5])}{more}; a planned step does not"
-        hint = "return it, or change it outside of the forward, if something reads it"
+        message = f"the {phase} changes {', '.join(names[:5])}{more}; a planned step does not"
+        hint = f"return it, or change it outside of the {phase}, if something reads it"
         yield Diagnostic("FB0514", message, hint=hint)
 
 
@@ -195,7 +207,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._script = script
 
     def notes(self) -> Iterator[Diagnostic]:
-        """What the forward does that a planned step does otherwise."""
+        """Yield notes on what a planned step does otherwise than the forward."""
         self._look_for_script()
         if self.checks:
             message = (
@@ -281,7 +293,7 @@ def _called(
     *,
     with_cache: bool = False,
 ) -> Any:
-    """What the forward returns for fake arguments, which stand for those of the sample."""
+    """Return the results of the forward for fake arguments, which stand for those of the sample."""
     called = WholeModel(model, with_cache=with_cache)
     with ExitStack() as stack:
         if way == "answered":

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
+from ...device.fake_tensors import (
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Loc
 from ..trace.joint import NEEDS_NUMBERS
@@ -53,8 +53,11 @@ def refused(
     model: nn.Module,
     args: tuple[Any, ...] | None = None,
     kwargs: dict[str, Any] | None = None,
+    *,
+    inside: Callable[..., Any] | None = None,
 ) -> Iterator[None]:
-    """Turns whatever PyTorch or the model raises inside into FBError `code`, with the user's line.
+    """Turns whatever PyTorch or the model raises into FBError `code`, with the user's line; with
+    `inside`, what is raised in a call of that function.
 
     FB0501 where the model raises in eager too, at the sample `(args, kwargs)`, if one is given.
     Refusals and a lack of memory pass.
@@ -64,6 +67,8 @@ def refused(
     except (FBError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # PyTorch raises many types, all about the user's model
+        if inside is not None and not _is_inside(error, inside):
+            raise
         said, hint = _cause(error)
         cause: Exception = error
         if args is not None and (own := _error_of_eager(model, args, kwargs or {})) is not None:
@@ -73,10 +78,15 @@ def refused(
         raise FBError(Diagnostic(code, message, hint=hint)) from error
 
 
+def _is_inside(error: Exception, function: Callable[..., Any]) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is function.__code__ for frame, _ in frames)
+
+
 def _error_of_eager(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception | None:
-    """What the forward raises on copies of the sample and of the buffers."""
+    """Return the error of the forward on copies of the sample and of the buffers."""
     if not has_values(model):
         return None
     try:
@@ -92,7 +102,7 @@ def _error_of_eager(
 
 
 def _cause(error: Exception) -> tuple[str | None, str]:
-    """What happened, where that is known better than `error` says it, and what to do."""
+    """Return the cause, where it is known better than `error` says it, and the way out."""
     if "_checkpoint_context_fn" in str(error):
         # PyTorch's export needs a policy on every region, if only one that saves nothing.
         context = "functools.partial(create_selective_checkpoint_contexts, [])"
@@ -101,7 +111,8 @@ def _cause(error: Exception) -> tuple[str | None, str]:
         return "a backward of the model's own calls its forward again", CHECKPOINT
     if isinstance(error, NEEDS_NUMBERS):
         said = "its Python reads a number that it computes"
-        return said, f"stay with tensors, as with torch.where, or {BY_REGIONS}"
+        check = "a check or a log goes under `if not torch.compiler.is_compiling()`"
+        return said, f"{check}; for values stay with tensors (torch.where), or {BY_REGIONS}"
     if isinstance(error, DynamicOutputShapeException):
         return f"the size of what {error.func} gives depends on data", BY_REGIONS
     if isinstance(error, UnsupportedOperatorException):
@@ -111,7 +122,7 @@ def _cause(error: Exception) -> tuple[str | None, str]:
 
 
 def _calls_forward_again(error: Exception) -> bool:
-    """Whether a backward of the model's own called a module: a checkpoint."""
+    """Return whether a backward of the model's own called a module: a checkpoint."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     is_own = [c.co_name == "backward" and is_users(c.co_filename) for c in codes]
     called = codes[is_own.index(True) :] if any(is_own) else []

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
+from ...device.fake_tensors import FakeTensorMode
 from ...ir.diagnostics import fail
 from ..lowered import Exported
 from ..trace.autocast import Autocast
@@ -65,7 +65,7 @@ class RegionModule(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class RegionCall:
-    """What one kind of call of a captured graph is.
+    """One kind of call of a captured graph.
 
     `taken` are the inputs that are tensors, by place; `constants` the results, with None where a
     tensor stands: the places `returned`.
@@ -156,7 +156,7 @@ def region_of(
 
 
 def _names(sources: Sequence[str]) -> list[str]:
-    """Of the inputs, as short as they are told apart: `layers_0_weight`, `x`."""
+    """Return names of the inputs, as short as they are told apart: `layers_0_weight`, `x`."""
     names: dict[str, None] = {}
     for source in sources:
         keys = [a or b for a, b in _KEY.findall(source)]
@@ -206,7 +206,7 @@ def _path(of_dynamo: str) -> str:
 
 
 def _on_fakes(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> tuple[list[Any], frozenset[int]]:
-    """What the graph returns, on fake tensors, and the inputs that it writes to."""
+    """Return the results of the graph on fake tensors, and the inputs that it writes to."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             fakes = [mode.from_tensor(t) for t in tensors]

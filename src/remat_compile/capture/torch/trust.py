@@ -51,7 +51,7 @@ _CAUSES = {inspect.unwrap(f).__code__: _SEEDS for f in (torch.manual_seed, torch
 _CAUSES[inspect.unwrap(checkpoint).__code__] = _TWICE
 
 _TRUSTED: WeakSet[Exported] = WeakSet()
-"""Those that were compared."""
+"""Captures that were compared."""
 
 
 REPORT = f"{BY_REGIONS}; please report it with the model: no plan is made from a wrong graph"

@@ -25,7 +25,7 @@ class Autocast:
 
     @classmethod
     def now(cls, device_type: str) -> Autocast:
-        """What is around the caller."""
+        """Return the setting around the caller."""
         if not torch.is_autocast_enabled(device_type):
             return cls(device_type)
         dtype = torch.get_autocast_dtype(device_type)

@@ -1,4 +1,4 @@
-"""What the Python of a forward reads of the numbers in its tensors, while it is traced.
+"""Reads of numbers from tensors by the Python of a forward, while it is traced.
 
 A branch on `bool((positions == 0).all())` needs a number, and a traced tensor has none. Many models
 leave such a branch out while they are compiled, and then compute something else than in eager. So
@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...ir.diagnostics import Diagnostic
 from ...operators import PURE
 from ...operators.instances import plain_mode
+from ...operators.overloads import OpOverload
 from ...operators.schema import effects_of
 from .places import Place, paths_of, place_of_caller
 
@@ -62,7 +62,7 @@ class _Call:
 
 @dataclass(frozen=True, eq=False)
 class _Result:
-    """What a call gives; one of several where it has an index."""
+    """Result of a call; one of several where it has an index."""
 
     call: _Call
     index: int | None
@@ -140,7 +140,7 @@ class ReadTracker:
         return self._read_of[call].number
 
     def note(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, made: Any) -> None:
-        """That an operator was called, which `made` this."""
+        """Note a call of an operator, which `made` this."""
         if func._schema.is_mutable:
             self._forget_written(func, leaves, spec)
             return
@@ -161,14 +161,14 @@ class ReadTracker:
                 self._origins[id(part)] = (part, origin)
 
     def _share(self, leaves: Sequence[Any]) -> None:
-        """That tensors lie in the same memory, of which one may be followed."""
+        """Note tensors that lie in the same memory, of which one may be followed."""
         keys = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         together = keys.union(*(self._shared.get(key, ()) for key in keys))
         for key in together:
             self._shared[key] = together
 
     def _forget_written(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec) -> None:
-        """What is written to is not followed any more, nor what lies in the same memory."""
+        """Stop following what is written to, and what lies in the same memory."""
         args, kwargs = tree_unflatten(list(leaves), spec)
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -208,7 +208,7 @@ class ReadTracker:
         return None if known is None else known[1]
 
     def _number(self, call: _Call) -> Any:
-        """That the sample's arguments give."""
+        """Return the number that the sample's arguments give."""
         if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
             return UNANSWERED
         return self._computed(call)
@@ -241,8 +241,8 @@ class _ReadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def trained_bytes(model: nn.Module) -> int:
-    """Of all gradients. They live together at the end of a step, and nothing of it before: what is
-    computed then and takes no more is within the bound of the step."""
+    """Return the bytes of all gradients. They live together at the end of a step, and nothing of it
+    before: what is computed then and takes no more is within the bound of the step."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return sum(p.numel() * p.element_size() for p in trained)
 
@@ -300,7 +300,8 @@ def _at(place: Place) -> str:
 def _evaluated(
     call: _Call, arguments: Sequence[object], device: torch.device, values: dict[_Call, Any]
 ) -> Any:
-    """What a call gives; `values` are those of calls that were made before, and are added to."""
+    """Return the result of a call; `values` are those of calls that were made before, and are added
+    to."""
 
     def value(origin: Any) -> Any:
         match origin:
@@ -322,7 +323,7 @@ def _evaluated(
 
 
 def _in_order(call: _Call) -> list[_Call]:
-    """That call and all that lead to it, each once, behind what it needs."""
+    """Return the call and all that lead to it, each once, behind what it needs."""
     order: dict[_Call, None] = {}
     waiting = [call]
     while waiting:

@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch._dynamo import nonstrict_trace
-from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
 from torch._functorch._aot_autograd.schemas import (
     MemoryFormatMeta,
     OutputType,
@@ -29,30 +28,31 @@ from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
 )
-from torch._subclasses.fake_tensor import DataDependentOutputException, fake_tensor_tls
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from ...device.fake_tensors import DataDependentOutputException, fake_tensor_tls
 from ...device.strides import Strides
 from ...operators.composites import kept_whole
 from .branches import HostRead
+from .descriptors import BufferAOTInput, ParamAOTInput
 from .kernel_strides import laid_out_by_kernels
+from .lock import unlogged
 from .module import (
     WholeModel,
     as_if_compiling,
     has_values,
 )
 from .plain_wrappers import PlainWrappers, without_gradients
-from .unlogged import unlogged
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]
 
 HANDS_GRADIENTS_OVER = hasattr(torch.autograd.Function, "boxed_grads_call")
-"""Whether a backward can free the gradients that it is given before it ends, as in
-PyTorch 2.13; in 2.11 the engine holds them until then."""
+"""True where a backward can free the gradients that it is given before it ends, as in PyTorch 2.13;
+in 2.11 the engine holds them until then."""
 
 NEEDS_NUMBERS = (DataDependentOutputException, GuardOnDataDependentSymNode)
-"""What tracing raises where Python reads a number that is not there."""
+"""Errors of a trace where Python reads a number that is not there."""
 
 _OVER_ARGUMENTS = "unflattened_compiled_fn"
 """PyTorch's function around what takes flat arguments."""
@@ -65,9 +65,10 @@ class Joint:
     graph_module: fx.GraphModule
     _descriptors: Any
     compiling: bool = False
-    """Whether the model was told that it is being compiled."""
+    """True where the model was told that it is being compiled."""
     reads: tuple[HostRead, ...] = ()
-    """What its forward reads of the arguments: the graph is that of calls that give the same."""
+    """Numbers that the forward reads of the arguments: the graph is that of calls that give the
+    same."""
 
     def compile(
         self,
@@ -96,8 +97,9 @@ class Joint:
         return _over_leaves(compiled, descriptors)
 
     def tangent_strides(self) -> tuple[Strides, ...] | None:
-        """Of the tangents, in order, as they were traced; None where sizes are dynamic. Where they
-        are known, who compiles sees to the layout of what arrives, and else AOTAutograd does."""
+        """Return the strides of the tangents, in order, as they were traced; None where sizes are
+        dynamic. Where they are known, who compiles sees to the layout of what arrives, and else
+        AOTAutograd does."""
         metadata = self._descriptors._aot_state.fw_metadata
         strides = [tangent.stride() for tangent in metadata.traced_tangents]
         is_plain = all(isinstance(m, PlainTensorMeta) for m in metadata.subclass_tangent_meta)
@@ -111,9 +113,9 @@ class Joint:
         return tuple(d.target for d in descs if isinstance(d, ParamAOTInput | BufferAOTInput))
 
     def is_plain(self) -> bool:
-        """Whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers` does:
-        results are tensors of their own, and of what it is given only contents of buffers change.
-        """
+        """Return whether a step needs nothing of AOTAutograd's wrappers but what `PlainWrappers`
+        does: results are tensors of their own, and of what it is given only contents of buffers
+        change."""
         known = self._descriptors._aot_state.fw_metadata
         changed = [i for i in known.input_info if i.mutates_data or i.mutates_metadata]
         return bool(
@@ -138,8 +140,8 @@ class Joint:
         )
 
     def wrappers(self, grads: Sequence[str | None]) -> Joint | PlainWrappers:
-        """What compiles a step that gives `grads`: where nothing of AOTAutograd's wrappers is
-        needed, a node without them, which takes less of every step."""
+        """Return the wrappers that compile a step that gives `grads`: where nothing of
+        AOTAutograd's wrappers is needed, a node without them, which takes less of every step."""
         strides = self.tangent_strides()
         if strides is None or not self.is_plain():
             return self
@@ -181,7 +183,7 @@ class _AnyLayout:
 
 
 def _as_it_comes(meta: Any) -> Any:
-    """Of a tangent that AOTAutograd shall not copy into the layout it was traced in."""
+    """Return the metadata of a tangent that AOTAutograd shall not copy into its traced layout."""
     return replace(meta, memory_format=MemoryFormatMeta(size=_AnyLayout(), stride=_AnyLayout()))
 
 
@@ -270,7 +272,7 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
 
 
 def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from torch._subclasses.fake_tensor import FakeTensor
+    from ...device.fake_tensors import FakeTensor
 
     for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, FakeTensor):

@@ -1,4 +1,4 @@
-"""How real kernels lay their results out, where tracing says otherwise.
+"""Layouts of the results of real kernels, where tracing says otherwise.
 
 What is traced has the strides that PyTorch's kernels for `meta` work out. Of a contiguous operand
 those are right. Of others some are not: `BatchNorm1d` of a transposed tensor gives a contiguous
@@ -23,18 +23,19 @@ from unittest import mock
 
 import torch
 from torch import SymInt, Tensor
-from torch._ops import OpOverload
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...device.strides import is_dense, outermost_first
 from ...operators.instances import plain_mode
+from ...operators.overloads import OpOverload
 
 Orders = tuple[tuple[int, ...] | None, ...]
 """The strides of each result at the sample, where `meta` has others."""
 
 MOST_WITHOUT_VALUES_BYTES = 2**26
-"""Of all operands together, for a model without values: it may be larger than this machine."""
+"""Limit on all operands together, for a model without values: it may be larger than this
+machine."""
 
 _ALWAYS_RIGHT = frozenset(
     (
@@ -55,13 +56,13 @@ _OF_STATE = ("rnn", "lstm", "gru", "ctc", "quantize", "nested")
 
 _known: dict[str, Orders] = {}
 _PATCHING = threading.RLock()
-"""Held while a model is traced: the method that is exchanged is there once."""
+"""Lock around a trace: the method that is exchanged is there once."""
 
 
 @contextmanager
 def laid_out_by_kernels(*, has_values: bool) -> Iterator[None]:
     """Inside, on this thread, tensors that are traced lie as real ones do."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # with all of SymPy
+    from ...device.fake_tensors import FakeTensorMode  # with all of SymPy
 
     owner, at_most = threading.get_ident(), None if has_values else MOST_WITHOUT_VALUES_BYTES
 
@@ -91,9 +92,9 @@ def kernel_orders(
     made: Any,
     at_most_bytes: int | None = None,
 ) -> Orders:
-    """Of the results `made` by `meta` for this call, those that a real kernel lays out otherwise.
-    Of operands of more than `at_most_bytes`, of a device that is not here, or of numbers without
-    which the operator does not run, none."""
+    """Return those results `made` by `meta` that a real kernel lays out otherwise. Of operands of
+    more than `at_most_bytes`, of a device that is not here, or of numbers without which the
+    operator does not run, none."""
     if not _may_differ(func, args, kwargs):
         return ()
     leaves, spec = tree_flatten((tuple(args), dict(kwargs)))
@@ -149,8 +150,8 @@ def _strides_of(tensor: Tensor, at_sample: Sequence[int]) -> Sequence[Any]:
 
 
 def _may_differ(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether it is an operator of PyTorch's own that gives tensors of its own, draws no random
-    numbers, and has an operand that is not contiguous."""
+    """Return whether it is an operator of PyTorch's own that gives tensors of its own, draws no
+    random numbers, and has an operand that is not contiguous."""
     if not isinstance(func, OpOverload) or func.namespace != "aten":
         return False
     if func.overloadpacket.__name__ in _ALWAYS_RIGHT or not _makes_new(func):
@@ -162,9 +163,9 @@ def _may_differ(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bo
 
 
 def _takes_zeros(func: OpOverload, operands: Sequence[Tensor]) -> bool:
-    """Whether a kernel can be run on zeros. A workspace that another kernel wrote, and lengths and
-    offsets, may end the process where they are zeros, as in the backward of an LSTM by oneDNN:
-    operators with an operand of integers are left as `meta` has them."""
+    """Return whether a kernel can be run on zeros. A workspace that another kernel wrote, and
+    lengths and offsets, may end the process where they are zeros, as in the backward of an LSTM by
+    oneDNN: operators with an operand of integers are left as `meta` has them."""
     name = func.overloadpacket.__name__
     if any(part in name for part in _OF_STATE):
         return False

@@ -11,6 +11,7 @@ asks for it inside, and planned modules that it calls run their own forward, not
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -83,7 +84,8 @@ def settled() -> AbstractContextManager[Any]:
 
 
 def do_originals_run() -> bool:
-    """Whether this thread exchanges something: planned modules run as they are in eager then."""
+    """Return whether this thread exchanges something: planned modules run as they are in eager
+    then."""
     return bool(_Exchanges.count & 1) and _Exchanges.owner == threading.get_ident()
 
 
@@ -98,3 +100,14 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+@contextmanager
+def unlogged(level: int = logging.ERROR) -> Iterator[None]:
+    """Silence the log up to this level inside, as around a trial that may fail."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, level))
+    try:
+        yield
+    finally:
+        logging.disable(before)

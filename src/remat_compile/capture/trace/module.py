@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...device.devices import forked_generators
+from ...device.fake_tensors import FakeTensor
 from ...ir.diagnostics import fail
 from ..guards.effects import PythonState
 from .autocast import Autocast, WeightCache
@@ -135,7 +135,7 @@ class WholeModel(nn.Module):
 
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:
-    """What a buffer was replaced by becomes what is written into it."""
+    """Write the value that replaced a buffer into the buffer."""
     if old is None:
         message = f"the forward makes buffer {name} on its first call"
         fail("FB0513", message, hint="call the model once before it is planned")
@@ -147,7 +147,8 @@ def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: b
 
 
 def _ties(model: nn.Module) -> list[tuple[Slot, list[Slot]]]:
-    """Of each tensor with several names: the dictionary and key of the first, and the others'."""
+    """Return the names of each tensor with several: the dictionary and key of the first, and the
+    others'."""
     slots: dict[int, dict[tuple[int, str], Slot]] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
@@ -203,31 +204,40 @@ def as_if_compiling() -> Iterator[None]:
 
 
 def has_values(model: nn.Module) -> bool:
-    """Whether the parameters and buffers hold numbers that can be computed with."""
+    """Return whether the parameters and buffers hold numbers that can be computed with."""
     tensors = (*model.parameters(), *model.buffers())
     return not any(t.is_meta or isinstance(t, FakeTensor) for t in tensors)
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
+def unchanged(model: nn.Module) -> Iterator[PythonState]:
     """`restored` behind what runs inside, of which no other thread sees anything."""
-    with exchanging(), restored(model):
-        yield
+    with exchanging(), restored(model) as state:
+        yield state
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
-    """What running the model's Python changes is put back: the state of `PythonState`, and the
+def restored(model: nn.Module) -> Iterator[PythonState]:
+    """Puts back what running the model's Python changes: the state that is yielded, and the
     random generators of PyTorch, Python and NumPy."""
     state = PythonState(model)
+    try:
+        with restored_generators():
+            yield state
+    finally:
+        with exchanging():
+            state.put_back()
+
+
+@contextmanager
+def restored_generators() -> Iterator[None]:
+    """Puts back the random generators of PyTorch, Python and NumPy."""
     numpy = sys.modules.get("numpy")
     python, drawn = random.getstate(), numpy.random.get_state() if numpy else None
     try:
         with forked_generators():
             yield
     finally:
-        with exchanging():
-            random.setstate(python)
-            if numpy is not None:
-                numpy.random.set_state(drawn)
-            state.put_back()
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(drawn)

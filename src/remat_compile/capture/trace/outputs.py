@@ -1,4 +1,4 @@
-"""What a model returns: which of its tensors are kept and differentiated, and its form.
+"""Results of a model: which of its tensors are kept and differentiated, and its form.
 
 A step is traced over a flat tuple of tensors. `read_results` looks once at what the forward
 returns, opens its containers (PyTorch's, dataclasses, mappings, `ModelOutput`s), finds the loss
@@ -66,7 +66,7 @@ class Results:
 
     @property
     def is_plain(self) -> bool:
-        """Whether PyTorch's own pytree can do all of it."""
+        """Return whether PyTorch's own pytree can do all of it."""
         return _is_plain_form(self._whole)
 
     def tensors(self, made: Any) -> tuple[Tensor, ...]:
@@ -74,7 +74,7 @@ class Results:
         return tuple(_taken(self._whole, made))
 
     def is_form_of(self, made: Any) -> bool:
-        """Whether a call returned tensors at the places that are known, and at no others."""
+        """Return whether a call returned tensors at the places that are known, and at no others."""
         places = {path for path, leaf in _leaves(made, ()) if isinstance(leaf, Tensor)}
         known = dict(_ends(self._whole, ()))
         kept = {path for path, end in known.items() if isinstance(end, _Kept)}

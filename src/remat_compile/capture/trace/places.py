@@ -23,7 +23,7 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 """Frames in PyTorch and in this package (an ONNX model runs in its modules) are not the user's."""
 _STANDARD = sysconfig.get_path("stdlib")
 _TRACERS = tuple(
@@ -37,9 +37,9 @@ _TO_PYTORCH = re.compile(
     r"[,.;]? *(please )?(file|open|report) (an? )?(issue|bug).*", re.IGNORECASE
 )
 """Where an error speaks to the developers of PyTorch."""
-_ABOVE = (
-    *(str(Path(__file__).with_name(name)) for name in ("joint.py", "whole.py")),
-    str(Path(__file__).parents[1] / "frontends" / "torch_export" / "check.py"),
+_ABOVE = tuple(
+    str(Path(__file__).parents[1] / name)
+    for name in ("trace/joint.py", "trace/module.py", "torch/trust.py")
 )
 """Frames that call the model: no line of the model stands above them."""
 
@@ -86,7 +86,8 @@ def _is_tracers(file: str) -> bool:
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a line of `file` is one of the user's, or of a package that the model is from."""
+    """Return whether a line of `file` is one of the user's, or of a package that the model is
+    from."""
     is_standard = file.startswith(_STANDARD) and "site-packages" not in file
     return not (is_standard or file.startswith((*LIBRARIES, "<")))
 
@@ -104,8 +105,8 @@ def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
 def error_in_model(
     error: BaseException, model: nn.Module | None = None, said: str | None = None
 ) -> str:
-    """What is `said`, or the first sentence of an error, and the line and the module of the
-    user's that it came through."""
+    """Return `said`, or the first sentence of an error, with the user's line and module that it
+    came through."""
     paths = paths_of(model) if model is not None else {}
     place = Place("", 0, "")
     for frame, line in traceback.walk_tb(error.__traceback__):

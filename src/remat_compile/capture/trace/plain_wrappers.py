@@ -101,7 +101,7 @@ def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Te
 
 
 def _is_flat(form: TreeSpec) -> bool:
-    """Whether it is that of a tuple of leaves."""
+    """Return whether it is that of a tuple of leaves."""
     return form.type is tuple and all(part.is_leaf() for part in form.children())
 
 

@@ -49,7 +49,7 @@ class Setting:
     own: bool = False
 
     def refusal(self, value: object) -> str:
-        """What is wrong with a value; empty for nothing."""
+        """Return the fault of a value; empty for nothing."""
         match self.kind:
             case tuple() as words:
                 return "" if value in words else f"must be one of {', '.join(words)}"
@@ -109,7 +109,7 @@ class Defaults:
 
 
 def was_given(context: Context, *parameters: str) -> bool:
-    """Whether the command line itself says any of them."""
+    """Return whether the command line itself says any of them."""
     sources = (context.get_parameter_source(name) for name in parameters)
     return any(source is not None and source.name == "COMMANDLINE" for source in sources)
 
@@ -119,8 +119,8 @@ def _worded(value: object) -> str:
 
 
 def read_defaults(command: str, words: Sequence[str]) -> Defaults:
-    """Those of the nearest file for a command that is given `words`. FB0726 for a file that
-    cannot be read, and for what it says that is no setting."""
+    """Return the defaults of the nearest file for a command that is given `words`. FB0726 for a
+    file that cannot be read, and for what it says that is no setting."""
     options = words[: words.index("--")] if "--" in words else words
     if "--no-config" in options or os.environ.get(IGNORED):
         return Defaults()

@@ -1,4 +1,4 @@
-"""What `explain` says of budgets: whether one can be met, what holds it up, what bytes cost."""
+"""Answers of `explain` on budgets: whether one can be met, what holds it up, what bytes cost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bounds_of(budget: str | None, activation_budget: str | None) -> list[BudgetT
 
 
 def fit_lines(subject: Subject, fit: Fit, all: bool) -> list[str]:
-    """Whether the plan fits, and what holds the floor up where it does not."""
+    """Return whether the plan fits, and what holds the floor up where it does not."""
     from ...plans.sweep.prices import PLANNER
 
     of = " of activations" * (fit.budget.kind == "activation")

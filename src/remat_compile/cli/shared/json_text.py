@@ -1,4 +1,4 @@
-"""The output of `--format json`: one object, described in `docs/reference/cli.md`."""
+"""Output for programs (`--format json`): one object, as `docs/reference/cli.md` has it."""
 
 from __future__ import annotations
 

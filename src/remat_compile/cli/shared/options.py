@@ -53,14 +53,14 @@ TrustSource = Annotated[
 
 
 def known_planners(incomplete: str) -> list[str]:
-    """What a shell completes `--planner` with."""
+    """Return the words with which a shell completes `--planner`."""
     from ...planners.registry import available
 
     return [name for name in available() if name.startswith(incomplete)]
 
 
 def known_devices(incomplete: str) -> list[str]:
-    """What a shell completes `--device` with."""
+    """Return the words with which a shell completes `--device`."""
     from ...costs import device_names
 
     return [name for name in device_names() if name.startswith(incomplete)]
@@ -84,7 +84,7 @@ class CostOptions:
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """What an ONNX model leaves open."""
+    """Options for what an ONNX model leaves open."""
 
     dim: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""What `remat-compile verify` prints, for people and for programs."""
+"""Output of `remat-compile verify`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def print_assuming(assuming: Sequence[Assumption], file: TextIO | None = None) -
 
 
 def _seen(assuming: Sequence[Assumption], graph: GraphCheck) -> tuple[Assumption, ...]:
-    """What is assumed, with what is known of the model."""
+    """Return the assumptions, with what is known of the model."""
     return tuple(replace(a, text=graph.assumption) if a.key == "graph" else a for a in assuming)
 
 

@@ -39,7 +39,7 @@ def check_layouts(program: Program, findings: Findings) -> None:
 
 
 def _overlaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a step of one dimension may land among the elements of the smaller steps."""
+    """Return whether a step of one dimension may land among the elements of the smaller steps."""
     reached = 0
     for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size > 1 and stride <= reached:

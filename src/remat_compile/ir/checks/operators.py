@@ -1,4 +1,4 @@
-"""What operators do beside computing new tensors, held against where they are called.
+"""Effects of operators, held against the places where they are called.
 
 The machine of `spec/semantics.md` knows pure operators only, those with a token, and views. A text
 is held against the table; what it does not tell of a user's library a backend asks the schema.

@@ -169,8 +169,8 @@ class _Run:
         self._refine([member.forward for member in tree.members()])
 
     def _is_over(self, walks: float = 0.0) -> bool:
-        """Whether the time is over, or is too short for what takes as long as so many walks and
-        cannot be interrupted."""
+        """Return whether the time is over, or is too short for what takes as long as so many walks
+        and cannot be interrupted."""
         over = monotonic() + walks * self.search.longest_s > self.task.deadline
         self.late = self.late or over
         return over

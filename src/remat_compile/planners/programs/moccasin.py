@@ -42,7 +42,7 @@ from .events import (
 )
 
 _MOST = 300
-_MODULE = f"{__package__}.solvers.cpsat"
+_MODULE = "remat_compile.planners.solvers.cpsat"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether the graph of a plan is that of a model: by its text, or by executing both.
+"""Return whether the graph of a plan is that of a model: by its text, or by executing both.
 
 A proof speaks of the graph as it is written. Here the model is captured again. Where the
 capture gives the same symbols, sizes, operators, arguments, kinds, replay forms, tokens and
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class GraphSeen(Enum):
-    """How the graph of a plan was held against a model."""
+    """Outcome of holding the graph of a plan against a model."""
 
     UNSEEN = "model not seen"
     SAME_TEXT = "same text"
@@ -60,7 +60,7 @@ class GraphCheck:
 
     @property
     def assumption(self) -> str:
-        """What a verdict rests on, in one sentence."""
+        """Return the assumption of a verdict, in one sentence."""
         match self.seen:
             case GraphSeen.UNSEEN:
                 return "for the graph as written: model not seen"
@@ -116,14 +116,15 @@ def _same_text(planned: Program, captured: Program) -> bool:
 
 
 def _same_values(planned: Program, captured: Program) -> bool:
-    """Whether every value of the plan is that of the capture, through regions; declarations,
+    """Return whether every value of the plan is that of the capture, through regions; declarations,
     sizes among them, are equal."""
     grads = replace(captured.binding, grads=planned.binding.grads)
     return not same_values(replace(captured, binding=grads, target=planned.target), planned)
 
 
 def _core(program: Program) -> tuple[object, ...]:
-    """What must be equal, as the text has it; times, workspaces, places and `grads` do not."""
+    """Return what must be equal, as the text has it; times, workspaces, places and `grads` do
+    not."""
     graph = program.graph
     nodes: tuple[ANode | View | CNode, ...] = (
         *graph.anodes,

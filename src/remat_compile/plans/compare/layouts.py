@@ -85,8 +85,8 @@ def _roles(program: Program) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def _by_role(program: Program) -> Iterator[tuple[str, tuple[object, str]]]:
-    """How each lies in memory, to be compared and in words. Dimensions of one element have no say:
-    of an order they are left out, wherever they stand in it, and of strides too."""
+    """Return the layout of each, to be compared and in words. Dimensions of one element have no
+    say: of an order they are left out, wherever they stand in it, and of strides too."""
     layouts = {layout.name: layout for layout in program.header.layouts or ()}
     for role, (name, long) in _roles(program).items():
         layout = layouts.get(name)

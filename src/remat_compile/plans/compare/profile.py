@@ -1,4 +1,4 @@
-"""How long each computation of a plan takes, and what is allocated meanwhile, as its code runs.
+"""Times of each computation of a plan, and allocations meanwhile, as its code runs.
 
 The generated code has a line (or some) per computation, so a trace function of Python that looks
 at the clock where lines change measures it. Times and bytes are of separate runs, since the

@@ -37,7 +37,7 @@ class Incomparable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How two graphs were compared, or what is wrong."""
+    """Outcome of comparing two graphs."""
 
     how: str
     wrong: str | None = None
@@ -89,7 +89,7 @@ def _compare(
 
 
 def _interface(planned: Program, captured: Program) -> dict[str, str]:
-    """What the planned graph's caller holds, by the names of the captured one."""
+    """Return the tensors of the planned graph's caller, by the names of the captured one."""
     ours, theirs = (_taken(program) for program in (planned, captured))
     for what in ours:
         if ours[what].keys() != theirs[what].keys():

@@ -33,7 +33,7 @@ Around = Callable[[str, Callable[[], Any]], Any]
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step took and gave. Bytes are those of the device; times in seconds.
+    """Bytes, times and values of a step. Bytes are those of the device; times in seconds.
 
     `max_difference` is the largest of outputs, gradients and buffers, relative to the
     largest value of the same tensor. `eager_bytes` is measured alike for ordinary autograd.
@@ -51,7 +51,7 @@ class StepReport:
     irreproducible: int = 0
 
     def above(self, bound: int, device: str) -> list[str]:
-        """What is to be said where more was measured than the proven `bound` in bytes."""
+        """Return a message where more was measured than the proven `bound` in bytes."""
         if self.measured_bytes <= bound:
             return []
         over = format_bytes(self.measured_bytes - bound)

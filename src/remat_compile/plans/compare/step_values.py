@@ -47,8 +47,8 @@ def write_step_values(
 
 
 def step_values(program: Program, schedule: Schedule, exported: Exported) -> Values:
-    """What the step takes (parameters, buffers, inputs, constants), and what the model itself
-    makes of it in eager. FB0710 where the model is another than the plan's."""
+    """Return the arguments of the step (parameters, buffers, inputs, constants), and the model's
+    own results in eager. FB0710 where the model is another than the plan's."""
     import torch
 
     from ...backends.torch.code.interface import default_interface

@@ -37,7 +37,7 @@ class FileRead:
     is_plan: bool = False
 
     def is_at(self, output: Path) -> bool:
-        """Whether `output`, which exists, is this file, by whatever name or link."""
+        """Return whether `output`, which exists, is this file, by whatever name or link."""
         if self.path is not None and self.path.exists() and output.samefile(self.path):
             return True
         return self.sha256 is not None and sha256_of(output) == self.sha256
@@ -174,7 +174,7 @@ def _set_utf8(stream: TextIO) -> None:
 
 
 def _is_device(path: str | Path) -> bool:
-    """Whether a path leads to a device or a pipe. (What `/dev/stdout` links to may have no
+    """Return whether a path leads to a device or a pipe. (What `/dev/stdout` links to may have no
     path of its own.)"""
     try:
         mode = os.stat(path).st_mode

@@ -1,4 +1,4 @@
-"""What a file holds, to be looked at; nothing is proven or run."""
+"""Contents of a file, to be looked at; nothing is proven or run."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture"]
-"""What is written: a program in text form, code, the `.npz` file beside it or the `.pt` file that
-it is compared with, a sweep; a report, a trace or a graph."""
+"""Kinds of files that are written: a program in text form, code, the `.npz` file beside it or the
+`.pt` file that it is compared with, a sweep; a report, a trace or a graph."""
 
 HEADS: Mapping[Kind, re.Pattern[bytes]] = {
     "plan": re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n)*fbir [0-9]+\s"),
@@ -59,14 +59,15 @@ HEADS: Mapping[Kind, re.Pattern[bytes]] = {
     "tensors": re.compile(rb"\x80\x02}q\x00\(X\x1a\x00\x00\x00%sq\x01}" % MARK.encode()),
     "values": re.compile(rb"(?:\w+\|[^|]*\|\w+\.npy\n)+"),
 }
-"""How a file of ours begins: of the last two, the pickle in it, and the names of its entries."""
+"""Beginnings of our files: of the last two, the pickle in it, and the names of its entries."""
 HEAD_BYTES = 1 << 16
 
 
 def files_of_model(
     spec: str, options: ModelOptions | None = None, *, device: str | None = None
 ) -> tuple[FileRead, ...]:
-    """What is read for a MODEL: its file, its weights, the sample, the device's file."""
+    """Return the files that are read for a MODEL: its file, its weights, the sample, the device's
+    file."""
     files = [FileRead(Path(file_of(spec)), "the model itself", is_plan=is_program(spec))]
     if options is not None and options.sample is not None:
         files.append(FileRead(Path(options.sample), "the sample of the inputs"))
@@ -144,8 +145,8 @@ def _external_files(model: Path) -> tuple[Path, ...]:
 
 
 def _is_ours(path: Path, kind: Kind) -> bool:
-    """Whether what is to be written may take the place of an existing file: one of its kind, that
-    was written by us, or of a plan, in its language. Nothing is unpickled."""
+    """Return whether what is to be written may take the place of an existing file: one of its kind,
+    that was written by us, or of a plan, in its language. Nothing is unpickled."""
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     try:

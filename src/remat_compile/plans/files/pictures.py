@@ -55,7 +55,7 @@ def snapshot_of(subject: Subject, path: str | Path | None, reads: Iterable[FileR
 
 
 def text_of(subject: Subject, kind: Literal["trace", "dot"]) -> str:
-    """What is simulated, as a trace (Chrome, Perfetto) or as a graph."""
+    """Return the simulation, as a trace (Chrome, Perfetto) or as a graph."""
     if kind == "trace":
         from ...report.trace import trace_json
 

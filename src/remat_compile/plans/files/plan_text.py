@@ -27,7 +27,7 @@ class PlanText:
     text: str
 
     def is_of(self, program: Program, schedule: Schedule) -> bool:
-        """Whether they are still what was read."""
+        """Return whether they are still what was read."""
         return self.graph is program.graph and self.schedule is schedule
 
 

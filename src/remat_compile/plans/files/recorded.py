@@ -50,7 +50,7 @@ class NoSourceModel(FBError):
 
 
 def is_bare_name(name: str) -> bool:
-    """Whether `name` is that of a file in the same folder, on every system."""
+    """Return whether `name` is that of a file in the same folder, on every system."""
     plain = not _NOT_BARE.search(name) and name.isprintable()
     return plain and not name.startswith(("~", "-")) and name.strip(" .") != ""
 

@@ -101,8 +101,9 @@ def _as_before(
     kernels: Kernels,
     values: Mapping[str, Tensor],
 ) -> Plan | str | Diagnostic:
-    """What was fused before, proven again and with its kernels; why it cannot be used, where it is
-    another step, or where this machine lacks a kernel or one takes more than was proven.
+    """Return the plan that was fused before, proven again and with its kernels; why it cannot be
+    used, where it is another step, or where this machine lacks a kernel or one takes more than was
+    proven.
 
     FB0469 where the kernels, of which no compiler keeps any here, are not all made within the time
     limit: what was compiled is there at the next start.
@@ -161,7 +162,7 @@ def _obstacle(plan: Plan, request: PlanRequest) -> str | None:
 
 
 def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
-    """What was fused, and how far its bits are from those of its calls."""
+    """Tell what was fused, and how far its bits are from those of its calls."""
     regions = [c.call.region for c in fused.graph.cnodes if c.is_fused]
     made = [kernel for kernel in kernels.made.values() if kernel is not None]
     worst = max((kernel.difference for kernel in made), default=0.0)

@@ -24,13 +24,13 @@ def has_regions(program: Program) -> bool:
 
 
 def rounding(program: Program) -> float:
-    """What is taken for rounding in a step: the limit of its coarsest type."""
+    """Return the limit that is taken for rounding in a step: the limit of its coarsest type."""
     types = {a.dtype for a in program.graph.anodes}
     return max((limit for dtype, limit in ROUNDING.items() if dtype in types), default=0.0)
 
 
 def lacking(program: Program) -> str | None:
-    """What kernels for the program's device lack here, in words."""
+    """Return what kernels for the program's device lack here, in words."""
     import torch
 
     from ...backends.torch import kernels
@@ -44,7 +44,7 @@ hold any number. What has none by then runs by its calls (FB0915)."""
 
 
 def new_kernels(program: Program, limit_s: float = inf) -> Kernels:
-    """What makes kernels for the program's device, within a limit of seconds."""
+    """Return a maker of kernels for the program's device, within a limit of seconds."""
     import torch
 
     from ...backends.torch.kernels import Kernels
@@ -53,7 +53,7 @@ def new_kernels(program: Program, limit_s: float = inf) -> Kernels:
 
 
 def kernels_here(program: Program) -> Kernels | None:
-    """What makes the kernels of a plan on this machine; None where it has no regions, and with
+    """Return the maker of a plan's kernels on this machine; None where it has no regions, and with
     the warning FB0916 where there can be none, so that they run by their calls."""
     if not has_regions(program):
         return None

@@ -47,7 +47,7 @@ FOLDED = 0.1
 """The share of its time that a recomputation is thought to take inside the kernel of its reader,
 where none was measured yet."""
 MOST_ROUNDS = 4
-"""Of planning at the prices of the kernels of the round before."""
+"""Limit on rounds of planning at the prices of the kernels of the round before."""
 GATHERING = 0.1
 """The share of the time limit in which computations may be moved next to each other."""
 NEAR = 0.002
@@ -67,8 +67,8 @@ class FusedWay:
 
 
 def in_order(ways: Iterable[FusedWay]) -> list[FusedWay]:
-    """Those that are about as fast as the fastest by their peaks, then the others by their times.
-    Of equal ones the first."""
+    """Return the ways that are about as fast as the fastest by their peaks, then the others by
+    their times. Of equal ones the first."""
     ordered = sorted(ways, key=lambda way: way.time_ns)
     near = [way for way in ordered if way.time_ns <= (1 + NEAR) * ordered[0].time_ns]
     return sorted(near, key=lambda way: way.peaks) + ordered[len(near) :]
@@ -100,7 +100,7 @@ class FusedWays:
         return in_order(self.within_peaks(self.ways()))
 
     def within_peaks(self, ways: Iterable[Fused]) -> Iterator[FusedWay]:
-        """Those within the peaks of the plan."""
+        """Return the ways within the peaks of the plan."""
         device, activation = self.peaks
         for fused in ways:
             trace = simulate(fused.program, fused.schedule)
@@ -187,7 +187,8 @@ class FusedWays:
         return replace(self.plan.program, graph=replace(graph, cnodes=cheap))
 
     def shares(self, fused: Fused) -> dict[str, float]:
-        """What recomputations take in its kernels, in shares of their time by themselves."""
+        """Return the cost of recomputations in its kernels, in shares of their time by
+        themselves."""
         from ...fusion import recomputation_shares
 
         with self.phases.phase("fuse", "pricing recomputations in kernels"):
@@ -220,7 +221,7 @@ class FusedWays:
 
     @property
     def peaks(self) -> Peaks:
-        """Those of the plan that no fused one exceeds."""
+        """Return the peaks of the plan, which no fused one exceeds."""
         return self.plan.trace.peak_bytes, self.plan.trace.activation_peak_bytes
 
     @property

@@ -1,1 +1,1 @@
-"""What ties the JAX backend to models: their values, files, and the ready callable."""
+"""Links between the JAX backend and models: their values, files, and the ready callable."""

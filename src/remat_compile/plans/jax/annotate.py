@@ -41,7 +41,7 @@ def annotated_source(
 
 
 def residuals_of_source(program: Program, source: str) -> Residuals:
-    """What JAX keeps between the forward and the backward of a generated `model`."""
+    """Return what JAX keeps between the forward and the backward of a generated `model`."""
     space: dict[str, Any] = {"__name__": "residuals"}
     exec(compile(source, "<residuals>", "exec"), space)
     model = space["model"]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JaxReport:
-    """What XLA makes of a plan. `difference` from PyTorch is a share of the largest
-    gradient; None where there is no model to compare with."""
+    """Report on a plan under XLA. `difference` from PyTorch is a share of the largest gradient;
+    None where there is no model to compare with."""
 
     observed: ObservedStep
     predicted_temp_bytes: int

@@ -1,4 +1,4 @@
-"""What becomes of a plan with copies over another link than it was made for."""
+"""A plan with copies over another link than it was made for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 _NOTICED = Fraction(1, 20)
-"""Of the step's time: measured links are never the same twice."""
+"""Least change of the step's time that is told: measured links are never the same twice."""
 
 
 def other_link(plan: Plan, link: LinkText) -> Diagnostic | None:

@@ -13,10 +13,11 @@ Costs = Literal["measured", "roofline"]
 Grads = Literal["fresh", "accumulate"]
 Backend = Literal["torch", "jax"]
 Fuse = Literal["none", "auto", "inductor", "xla"]
-"""Whether runs of a plan become kernels of PyTorch (those that are measured faster, or all that
+"""True where runs of a plan become kernels of PyTorch (those that are measured faster, or all that
 can), or regions as XLA computes them."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
-"""What a plan can be written as: code of a backend, a trace for Perfetto, a graph for Graphviz."""
+"""Targets that a plan can be written for: code of a backend, a trace for Perfetto, a graph for
+Graphviz."""
 JaxStyle = Literal["explicit", "annotated", "annotated-nearest"]
 
 

@@ -1,4 +1,4 @@
-"""What is being done, on a line of a terminal or under a cell of a notebook, once it takes long."""
+"""Progress of work, on a line of a terminal or under a cell of a notebook, once it takes long."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 Progress = Say | bool | None
-"""What users give: who is called with each line, whether to show them, or None to show them where
-somebody looks."""
+"""Progress as users give it: who is called with each line, whether to show them, or None to show
+them where somebody looks."""
 
 SLOW_S = 2.0
 """Work that is done sooner says nothing by itself."""

@@ -26,7 +26,8 @@ def summary(
     lower_bound_s: float | None,
     is_proven: bool,
 ) -> str:
-    """What the plan takes, and what the step takes without it; `lower_bound_s` of its order."""
+    """Return the bytes and the time of the plan, and of the step without it; `lower_bound_s` of its
+    order."""
     floors = _floors(program, schedule, trace, base, budget)
     lines = [_head(schedule, budget), *columns([*_rows(trace, base, floors, is_proven)])]
     lines += _bound(trace.time_ns / 1e9, lower_bound_s)
@@ -49,8 +50,8 @@ def _head(schedule: Schedule, budget: Budget | None) -> str:
 def _floors(
     program: Program, schedule: Schedule, trace: Trace, base: Baseline, budget: Budget | None
 ) -> tuple[int, int]:
-    """Of device and activation bytes. A plan that takes all of its budget, as one for `least`
-    does, has the highest that is known beside it."""
+    """Return the floors of device and activation bytes. A plan that takes all of its budget, as one
+    for `least` does, has the highest that is known beside it."""
     device, activation = base.floor_bytes, base.activation_floor_bytes
     if budget is None:
         return device, activation

@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What a later sweep can take this cell for."""
+        """Return the key by which a later sweep can reuse this cell."""
         return (self.graph, self.planner, self.kind, self.budget_bytes, self.time_limit_s)
 
 

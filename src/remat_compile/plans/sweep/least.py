@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 CLOSE = 0.005
 """The search ends where the least found and what is out of reach are this close."""
 SHARE = 0.25
-"""Of the time that is left, for one budget."""
+"""Share of the time that is left, for one budget."""
 WALKS = 20_000
 """The most that look for fewer bytes."""
 SHARE_OF_WALKS = 0.6
-"""Of the time that is left when they begin."""
+"""Share of the time that is left when they begin."""
 LEAST_S = 0.05
 """A planner is not asked for less time than this."""
 
 
 @dataclass
 class _LeastSearch:
-    """What was found, and the bytes that the planner had no plan for."""
+    """State of the search: the plans found, and the bytes that the planner had no plan for."""
 
     program: Program
     planner: Planner
@@ -70,7 +70,7 @@ class _LeastSearch:
     best: tuple[Attempt, Schedule] | None = None
     out_of_reach: int = 0
     late: bool = False
-    """Whether walks had no time to end."""
+    """True where walks had no time to end."""
     start_s: float = field(default_factory=lambda: time.monotonic())
 
     @property
@@ -78,7 +78,7 @@ class _LeastSearch:
         return self.start_s + self.time_limit_s - time.monotonic()
 
     def ask(self, size: int) -> PlanResult:
-        """What the planner answers for so many bytes, its plan or its refusal noted."""
+        """Return the answer of the planner for so many bytes, its plan or its refusal noted."""
         limit_s = max(LEAST_S, SHARE * self.left_s)
         budget = Budget(size, self.kind)
         attempt = Attempt(self.program, self.planner, budget, limit_s, self.phases)
@@ -117,7 +117,7 @@ class _LeastSearch:
         return first
 
     def _vary_walks(self, floor: int) -> None:
-        """What walks reach that vary what those of `dtr` decide, where this planner runs them."""
+        """Vary the decisions of `dtr` by walks, where this planner runs them."""
         match self.planner:
             case Dtr():
                 planner = replace(self.planner, walks=max(self.planner.walks, WALKS))

@@ -1,4 +1,4 @@
-"""What a GiB more or less costs: one cheap planner under budgets around the peak of a plan."""
+"""The worth of a GiB more or less: one cheap planner under budgets around the peak of a plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 PLANNER = Dtr(rounds=0)
 """One walk over the step without restarts: tenths of a second for some hundred computations."""
 SHARES = tuple(Fraction(share, 100) for share in (80, 90, 100, 110, 125))
-"""Of the plan's peak."""
+"""Shares of the plan's peak."""
 
 
 @dataclass(frozen=True, slots=True)

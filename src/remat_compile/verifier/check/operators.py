@@ -1,4 +1,4 @@
-"""What operators do beside computing new tensors, by a list of the checker's own.
+"""Effects of operators beside computing new tensors, by a list of the checker's own.
 
 `operators.txt` has flags, then the operators that have them: `r` draws random numbers (`r5`: unless
 argument 5 is 0), `w` writes (`w3,5`: if argument 3 is given and argument 5 is not false), `v` gives
@@ -35,7 +35,7 @@ def gives_view(operator: str) -> bool:
 
 
 def may_give_view(operator: str) -> bool:
-    """What is of no library of PyTorch's own may."""
+    """Return whether an operator may give a view; one of no library of PyTorch's own may."""
     known = operator.split(".")[0] in ("aten", "prims")
     return not known or bool({*"vm"} & {*flags(operator)})
 

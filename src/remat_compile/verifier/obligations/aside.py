@@ -43,7 +43,7 @@ _START = (
 
 @dataclass(frozen=True)
 class SizesJob:
-    """What `sizes_of` of a plan is asked."""
+    """Arguments of `sizes_of` for a plan."""
 
     program: Program
     schedule: Schedule
@@ -105,7 +105,7 @@ def sizes_aside(
 
 
 def _processors() -> int:
-    """Those that this process may use, where the system says so."""
+    """Return the processors that this process may use, where the system says so."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -131,7 +131,7 @@ def _send(process: subprocess.Popen[bytes], job: SizesJob) -> None:
 
 
 class _ByFields(dict[type, Callable[[Any], tuple[type, tuple[Any, ...]]]]):
-    """How dataclasses are sent: by their fields alone, which takes a tenth of the time of what
+    """The wire form of dataclasses: by their fields alone, which takes a tenth of the time of what
     pickle does with frozen ones, and leaves what they have found out about themselves behind. Their
     places in a text, a third of the memory of a long plan, are of use only where one is refused."""
 

@@ -1,4 +1,4 @@
-"""That a program with fused cNodes computes the values of the program it was made from.
+"""A proof that a program with fused cNodes computes the values of the program it was made from.
 
 Both graphs are unfolded into terms: a caller's content, or an operator applied to terms, where a
 fused cNode is the composition of the calls inside. Terms are numbered, equal ones alike, so that
@@ -33,7 +33,7 @@ from ...ir.program import Program
 from ..read.statements import names_in, same_call
 
 SUM = "aten.add.Tensor"
-"""What `accumulate` computes, by (P3)."""
+"""Operator that `accumulate` computes, by (P3)."""
 
 
 def same_values(original: Program, fused: Program) -> tuple[Diagnostic, ...]:
@@ -111,7 +111,7 @@ def _differing(
 
 
 def _is_another(a: ANode, first: ANode) -> bool:
-    """Whether `a` may be another instance of `first`: one that the backward makes."""
+    """Return whether `a` may be another instance of `first`: one that the backward makes."""
     return a == replace(first, name=a.name, kind="grad")
 
 
@@ -121,7 +121,7 @@ def _loss(program: Program) -> CNode:
 
 
 def _around(original: Program, fused: Program) -> Iterator[Diagnostic]:
-    """What no term speaks of, and must be as it was."""
+    """Return what no term speaks of, and must be as it was."""
 
     def differs(what: str, c: CNode | ANode | None = None) -> Diagnostic:
         message = f"{what} is not as where nothing is fused"

@@ -152,7 +152,7 @@ class _StatementReader:
             self.behind[view.name] = tuple(dict.fromkeys((view.base, *storages)))
 
     def is_view(self, call: Call) -> bool:
-        """Whether an operator may give a view; of a user's library it may."""
+        """Return whether an operator may give a view; of a user's library it may."""
         effect = effects(call.op) or Effects("v")
         return effect.may_be_view and not effect.draws(call.args, dict(call.kwargs))
 

@@ -263,6 +263,14 @@ add(
     "reflection_pad2d_backward.default replication_pad2d_backward.default",
     lambda m: [call(m.f(2, 3, 9, 8), m.f(2, 3, 6, 5), [2, 1, 0, 3])],
 )
+add(
+    "upsample_nearest2d.default",
+    lambda m: [call(m.f(2, 3, 4, 3), [9, 4]), call(m.f(2, 3, 4, 3), [9, 4], 2.4, 1.5)],
+)
+add(
+    "upsample_nearest2d_backward.default",
+    lambda m: [call(m.f(2, 3, 9, 4), [9, 4], [2, 3, 4, 3])],
+)
 add("pixel_shuffle.default", lambda m: [call(m.f(2, 8, 3, 2), 2)])
 add("pixel_unshuffle.default", lambda m: [call(m.f(2, 2, 6, 4), 2)])
 

@@ -169,3 +169,40 @@ def aten__adaptive_avg_pool2d_backward_default(grad_output: Array, x: Array) -> 
     pull = jax.linear_transpose(lambda v: _adaptive_average(v, size), _wide(x))
     (grad_input,) = pull(_wide(grad_output))
     return jnp.asarray(grad_input, x.dtype)
+
+
+def _nearest(
+    lengths: tuple[int, ...], counts: tuple[int, ...], scales: tuple[float | None, ...]
+) -> tuple[Array, ...]:
+    """Indices of the last two axes: the source of each element, in single precision as ATen works
+    it out."""
+    axes = []
+    for length, count, scale in zip(lengths, counts, scales, strict=True):
+        step = np.float32(1 / scale) if scale else np.float32(length) / np.float32(count)
+        source = np.floor(np.arange(count, dtype=np.float32) * step).astype(np.int64)
+        axes.append(np.minimum(source, length - 1))
+    return jnp.ix_(*axes)
+
+
+@lowers("aten.upsample_nearest2d.default")
+def aten_upsample_nearest2d_default(
+    x: Array,
+    output_size: tuple[int, ...],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    return x[(..., *_nearest(x.shape[-2:], output_size, (scales_h, scales_w)))]
+
+
+@lowers("aten.upsample_nearest2d_backward.default")
+def aten_upsample_nearest2d_backward_default(
+    grad_output: Array,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    wide = _wide(grad_output)
+    index = _nearest(input_size[-2:], output_size, (scales_h, scales_w))
+    zeros = jnp.zeros(input_size, wide.dtype)
+    return zeros.at[(..., *index)].add(wide).astype(grad_output.dtype)

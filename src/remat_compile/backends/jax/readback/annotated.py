@@ -77,7 +77,7 @@ def _check_names(tree: ast.Module, program: Program, form: Form, file: str) -> N
 def _check_form(
     tree: ast.Module, program: Program, schedule: Schedule, form: Form, file: str
 ) -> None:
-    """That the form keeps and offloads nothing but what the schedule does."""
+    """Check that the form keeps and offloads nothing but what the schedule does."""
     machine = AbstractMachine(program, schedule)
     copied: set[str] = set()
     while (step := machine.next_copy_or_computation()) is not None:
@@ -206,7 +206,7 @@ class _ModelReader(EndedFunction):
         self.unpack(node, target, result)
 
     def _early(self) -> bool:
-        """Whether something has run of a segment that is still to come."""
+        """Return whether something has run of a segment that is still to come."""
         return any(
             self.machine.runs[name] for part in self._segments[self._done :] for name in part
         )

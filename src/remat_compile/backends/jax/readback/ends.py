@@ -1,4 +1,4 @@
-"""What generated JAX functions are given and give back, held against the binding."""
+"""Arguments and results of generated JAX functions, held against the binding."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class EndedFunction(Function):
                 self.differs(self.end, f"{shown(value)} is saved, which is not live")
 
     def compare_outputs(self, outputs: ast.expr) -> None:
-        """That results and new buffers are those of the binding."""
+        """Check that results and new buffers are those of the binding."""
         binding = self.machine.program.binding
         wanted = Items(tuple(self.machine.value(r.name) for r in binding.results))
         if (actual := self.value(outputs)) != wanted:

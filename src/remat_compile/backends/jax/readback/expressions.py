@@ -13,7 +13,7 @@ from ...readback.names import Variables
 from ...readback.values import Literal, Value
 
 KEY = Literal("<the key>")
-"""What the variable `key` holds: no Python constant has this `repr`."""
+"""Contents of the variable `key`: no Python constant has this `repr`."""
 
 
 _REGION = re.compile(r"fused[0-9]+")
@@ -43,7 +43,7 @@ class JaxReader(Reader):
         return function_of(op)
 
     def returns_several(self, op: str) -> bool:
-        """Whether a call inside a region gives a tuple."""
+        """Return whether a call inside a region gives a tuple."""
         return op in self.several
 
     def called(
@@ -83,8 +83,8 @@ class JaxReader(Reader):
 
 
 def reader_of(functions: dict[str, ast.FunctionDef], graph: Graph, file: str) -> JaxReader:
-    """What reads the code of a module with these functions. FB0946 for a region that takes other
-    than plain parameters."""
+    """Return a reader of the code of a module with these functions. FB0946 for a region that takes
+    other than plain parameters."""
     regions = frozenset(name for name in functions if _REGION.fullmatch(name))
     for name in regions:
         node = functions[name]

@@ -215,7 +215,7 @@ class Function:
     # -- one computation ----------------------------------------------------------------
 
     def next_execution(self, node: ast.stmt, scope: str) -> Execution:
-        """What the schedule runs next."""
+        """Return the next execution of the schedule."""
         step = self.machine.next_copy_or_computation()
         if not isinstance(step, Compute):
             self.differs(node, f"it runs {scope}", self.next_step())
@@ -250,8 +250,8 @@ class Function:
         """Called after each execution, when its results are bound."""
 
     def _is_named_for(self, slot: ast.expr, result: ANodeInstance) -> bool:
-        """Whether a variable has the name of its aNode, or is `_` for what is dropped: unused
-        or alive already. So results that nothing reads cannot change places either."""
+        """Return whether a variable has the name of its aNode, or is `_` for what is dropped:
+        unused or alive already. So results that nothing reads cannot change places either."""
         if not isinstance(slot, ast.Name):
             return False
         if result.anode not in self.machine.graph.anode or result.anode in self.machine.live:

@@ -1,4 +1,4 @@
-"""Whether XLA can tell each repeated execution from the runs before it.
+"""A check that XLA can tell each repeated execution from the runs before it.
 
 XLA merges equal computations: the same lowering over the same values. A barrier makes other
 values of those that go through it. So every value gets a number, the same for the same
@@ -133,7 +133,7 @@ def _names(node: ast.expr) -> list[str]:
 
 
 def _key(node: object, values: Mapping[str, Key]) -> Key:
-    """What an expression computes, each variable replaced by its value."""
+    """Return the computation of an expression, each variable replaced by its value."""
     match node:
         case ast.Name(id=name):
             return values.get(name, ("name", name))

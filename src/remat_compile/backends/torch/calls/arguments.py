@@ -73,7 +73,7 @@ class Arguments:
 
 
 def _is_leaf(value: object) -> bool:
-    """Whether `tree_flatten` takes it for one, in any case."""
+    """Return whether `tree_flatten` takes it for one, in any case."""
     return type(value) is Tensor
 
 

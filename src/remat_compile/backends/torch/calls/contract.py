@@ -35,7 +35,7 @@ class Contract:
         self._watch: _Watch | None = None
 
     def changes(self, owner: nn.Module) -> list[str]:
-        """What is otherwise now, by name."""
+        """Return the facts that changed, by name."""
         watch = self._watch
         if watch is not None and watch.is_of(owner) and self._seen == watch.look():
             return []
@@ -63,7 +63,7 @@ class Contract:
 
 
 class _Watch:
-    """What cannot stay the same where a fact changes, and is quick to ask for."""
+    """Quick signs of a change: one of them changes wherever a fact does."""
 
     def __init__(self, owner: nn.Module):
         self._of = vars(owner)
@@ -144,7 +144,7 @@ def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _tensors(held: dict[str, Any]) -> list[str]:
     """Attributes that are tensors, and no parameters or buffers: constants of the step."""
-    return [key for key, value in held.items() if isinstance(value, Tensor)]
+    return [key for key, value in held.items() if issubclass(type(value), Tensor)]
 
 
 def _version(tensor: Any) -> Any:
@@ -152,10 +152,10 @@ def _version(tensor: Any) -> Any:
 
 
 def _context_variables(model: nn.Module) -> dict[str, ContextVar[Any]]:
-    """Those beside the classes of the modules."""
+    """Return the context variables beside the classes."""
     spaces = {kind.__module__ for kind in map(type, model.modules())}
     held = [(n, v) for s in sorted(spaces) for n, v in vars(sys.modules.get(s, sys)).items()]
-    return {name: value for name, value in held if isinstance(value, ContextVar)}
+    return {name: value for name, value in held if type(value) is ContextVar}
 
 
 def _code(function: Any) -> object:

@@ -19,7 +19,8 @@ def described(leaf: Any) -> Any:
 
 
 def is_as_described(leaf: Any, now: Any, sample: Any) -> bool:
-    """Whether an argument is as in the sample; what is no tensor must be the same to Python."""
+    """Return whether an argument is as in the sample; what is no tensor must be the same to
+    Python."""
     return bool(now == sample) if isinstance(leaf, Tensor) else _is_same(now, sample)
 
 
@@ -47,7 +48,8 @@ def _text(form: Any) -> str:
 
 
 def _is_same(now: Any, sample: Any) -> bool:
-    """Whether two values that are no tensors are the same to Python: 1 is not 1.0, nor 0.0 -0.0."""
+    """Return whether two values that are no tensors are the same to Python: 1 is not 1.0, nor 0.0
+    -0.0."""
     if now is sample:
         return True
     if type(now) is not type(sample):

@@ -25,7 +25,7 @@ from .contract import Contract, changed_ties, ties_of
 
 
 class StepGuards:
-    """Whether a call is one that the step of `exported` was made for."""
+    """Guards of one step: they tell a call that it was made for from others."""
 
     def __init__(self, exported: Exported):
         self._guards = exported.guards or _guards_of(exported)
@@ -40,7 +40,7 @@ class StepGuards:
         self._first = dict(vars(model))
 
     def changes(self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        """What is otherwise than at the capture, by the user's names."""
+        """Return the changes since the capture, by the user's names."""
         changes = [*self._settings.changes()]
         is_off = not torch.is_autocast_enabled(self._autocast.device_type)
         if not (is_off and self._autocast.dtype is None):
@@ -67,7 +67,8 @@ class StepGuards:
         return changes
 
     def _attributes(self, owner: nn.Module) -> list[dict[str, Any]]:
-        """Those of the drop-in; and those of the model itself, where they changed by themselves."""
+        """Return the attributes of the drop-in; and those of the model itself, where they changed
+        by themselves."""
         now, first = self._of_model, self._first
         if len(now) == len(first) and all(now.get(key) is then for key, then in first.items()):
             return [vars(owner)]
@@ -75,8 +76,8 @@ class StepGuards:
 
 
 def _guards_of(exported: Exported) -> CallGuards:
-    """Of a model that was captured without its guards (a plan that is bound), as it is now. One
-    of a file (.pt2) has no Python of its own."""
+    """Return guards of a model that was captured without them (a plan that is bound), as it is now.
+    One of a file (.pt2) has no Python of its own."""
     if not exported.is_live:
         return CallGuards(LocalNames(exported.original), None, exported.changing)
     with capturing(), unchanged(exported.original):

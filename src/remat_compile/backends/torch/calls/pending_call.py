@@ -33,7 +33,7 @@ class _Ways:
 
 
 class Flight:
-    """What the generated functions and the module share while a step runs.
+    """State that the generated functions and the module share while a step runs.
 
     Knows whether a forward still waits for its backward: the bound covers one call at a
     time. `mark`, when set, is entered around each of the two functions (to measure them). A node

@@ -1,5 +1,5 @@
-"""What a plan was not made for, refused before anything runs: at a call, and where a backward
-begins.
+"""Refusals of calls that a plan was not made for, before anything runs: at a call, and where a
+backward begins.
 
 A backward under other settings than those of the capture is no error in eager, which runs other
 operators and kernels then, and in that the bits of others: a derivative may choose its operators by
@@ -19,7 +19,7 @@ class GuardFailure(FBError):
 
 
 class BackwardGuards:
-    """Of a backward, which is of a forward that was looked at. `name` is that of a region."""
+    """Guards of a backward, whose forward was looked at. `name` is that of a region."""
 
     def __init__(self, exported: Exported, name: str = "") -> None:
         self._settings = exported.settings

@@ -1,4 +1,4 @@
-"""What the generated code for PyTorch may hold."""
+"""The grammar of generated code for PyTorch."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _operators(expressions: Expressions) -> Iterator[str]:
 
 
 def _notes(program: Program, same: Mapping[str, str]) -> dict[str, str]:
-    """What crosses the border of the functions, in words of the model."""
+    """Return notes on the tensors that cross the border of the functions, in words of the model."""
     binding = program.binding
     notes = {p.name: ", ".join(p.names) for p in binding.params}
     notes |= {b.name: ", ".join(b.names) for b in binding.buffers}

@@ -31,7 +31,7 @@ from .interface import COPIES
 from .script import SCRIPT_NAMES
 
 ADD_IN_PLACE = "aten.add_.Tensor"
-"""What `accumulate` runs: the one operator that writes to its argument."""
+"""Operator that `accumulate` runs: the one operator that writes to its argument."""
 
 RESERVED = frozenset(
     (
@@ -111,7 +111,7 @@ class Expressions(VariableNames):
         return f"[{', '.join(parts)}]"
 
     def returns_tuple(self, op: str) -> bool:
-        """Whether the operator returns several tensors (a tuple or a list of them)."""
+        """Return whether the operator returns several tensors (a tuple or a list of them)."""
         if op == FUSED_OP:
             return True
         returns = resolve_op(op)._schema.returns  # type: ignore[union-attr]

@@ -37,7 +37,7 @@ _INDENT = "    "
 
 @dataclass
 class Progress:
-    """How far the schedule has run: carried from the forward to the backward."""
+    """Progress of the schedule: carried from the forward to the backward."""
 
     total: dict[str, int]
     executions: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What crosses the border of the generated forward and backward, and in which order."""
+"""Tensors that cross the border of the generated forward and backward, and their order."""
 
 from __future__ import annotations
 

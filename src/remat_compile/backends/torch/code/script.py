@@ -1,4 +1,5 @@
-"""What makes a module of PyTorch code a script: it loads its tensors, runs a step, looks at it."""
+"""The frame that makes a module of PyTorch code a script: it loads its tensors, runs a step, looks
+at it."""
 
 from __future__ import annotations
 
@@ -157,7 +158,7 @@ SCRIPT_NAMES = (
     *("sys", "Path", "single_call", "load", "tensor", "step", "measured", "main"),
     *TABLES,
 )
-"""What the script binds in its module."""
+"""Names that the script binds in its module."""
 
 _COMMENTS = {
     "PLANNED_PEAK": "bytes, those of the caller included",

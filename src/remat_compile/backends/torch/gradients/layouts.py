@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
@@ -95,10 +94,7 @@ class LayoutWatch:
             # In kernels, sums round otherwise anyway, and the dense copy of one number was counted.
             if name not in missing and not (is_number and self._is_fixed):
                 self._tell(name)
-            copied = torch.empty_strided(
-                tangent.shape, stride, dtype=tangent.dtype, device=tangent.device
-            )
-            fitted.append(copied.copy_(tangent))
+            fitted.append(tangent.new_empty_strided(tangent.shape, stride).copy_(tangent))
         return fitted
 
     def _tell(self, tangent: str) -> None:
@@ -123,12 +119,12 @@ def _laid_out(graph: Graph) -> set[str]:
 
 
 def _differs(tensor: Tensor, stride: Strides) -> bool:
-    """Whether it has other strides; those of dimensions of one element say nothing."""
+    """Return whether it has other strides; those of dimensions of one element say nothing."""
     pairs = zip(tensor.shape, tensor.stride(), stride, strict=True)
     return tensor.stride() != stride and any(a != b for size, a, b in pairs if size > 1)
 
 
 def _is_one_number(tensor: Tensor) -> bool:
-    """Whether all elements are one in memory."""
+    """Return whether all elements are one in memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return not any(step for size, step in pairs if size > 1)

@@ -1,4 +1,4 @@
-"""Whether a step can be recorded on a device, and by what."""
+"""The choice of a recorder for a step and a device."""
 
 from __future__ import annotations
 

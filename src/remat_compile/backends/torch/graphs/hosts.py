@@ -1,4 +1,4 @@
-"""What a graph of a device cannot hold: what is computed on the host."""
+"""Work on the host, which no graph of a device can hold: what is computed on the host."""
 
 from __future__ import annotations
 

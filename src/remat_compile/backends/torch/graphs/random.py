@@ -16,11 +16,11 @@ from .recorder import GraphRecorder
 
 Function = Callable[..., Any]
 _GETTING = threading.RLock()
-"""Held while a function that takes states of the generator is another."""
+"""Lock around the exchange of a function that takes states of the generator."""
 
 
 class RandomCalls:
-    """What generated code does with states of the generator, in a call that runs and in a record.
+    """Calls by which generated code takes and sets states of the generator, run or recorded.
 
     `in_forward` and `in_backward` are the numbers of the states that each draws from again, once
     for each time; they are noted until the first backward has ended, since all steps draw alike.
@@ -43,7 +43,8 @@ class RandomCalls:
 
     @property
     def taken_in_forward(self) -> int:
-        """How many states a forward takes: the backward's have numbers from there on."""
+        """Return the number of states that a forward takes: the backward's have numbers from there
+        on."""
         return len(self._forward_takes)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What records work for a device, to be launched again as one."""
+"""A recorder of work for a device, to be launched again as one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class GraphRecorder(ABC):
 
     @abstractmethod
     def record(self, run: Callable[[], T], draws: Sequence[int]) -> tuple[T, Recording]:
-        """What `run` gives, in the memory where every replay puts it, and the replay. `draws` are
-        the numbers of the states that `run` draws from with `drawing`, once for each time."""
+        """Return the results of `run`, in the memory where every replay puts them, and the replay.
+        `draws` are the numbers of the states that `run` draws from with `drawing`, once for each
+        time."""
 
     @abstractmethod
     def take_state(self, number: int) -> None:

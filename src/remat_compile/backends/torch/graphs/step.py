@@ -64,7 +64,7 @@ class StepGraphs:
         self._tangents_like: list[Tensor] = []
 
     def forward(self, args: list[Any], constants: tuple[Tensor, ...]) -> tuple[Any, ...]:
-        """What the forward gives, and behind it a ticket for its backward."""
+        """Return the results of the forward, and behind them a ticket for its backward."""
         record = self._record_for(args, constants)
         if record is None:
             with self._random.noting_forward():
@@ -224,7 +224,8 @@ def _check_on(device: torch.device, values: Sequence[Any]) -> None:
 
 
 def _settings() -> tuple[Any, ...]:
-    """What chooses kernels besides their arguments: a record keeps those that it was made with."""
+    """Return the settings that choose kernels besides their arguments: a record keeps those that it
+    was made with."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     precision = torch._C._get_fp32_precision_getter
     return (

@@ -25,7 +25,8 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 _ATEN = torch.ops.aten
 _PATCHING = RLock()
-"""Held while `AsyncCompile.wait` is another: who reads it meanwhile would put that back later."""
+"""Lock around the exchange of `AsyncCompile.wait`: who reads it meanwhile would put that back
+later."""
 _DIVISIONS = (_ATEN.div, _ATEN.floor_divide, _ATEN.remainder, _ATEN.fmod)
 
 
@@ -60,9 +61,9 @@ class Traced:
 
     @property
     def is_generated(self) -> bool:
-        """Whether all of it becomes generated code that raises no errors and gives the same bits
-        each time: no call of a library, no random numbers, no sum in the order of threads, nothing
-        that is picked by an index in a tensor.
+        """Return whether all of it becomes generated code that raises no errors and gives the same
+        bits each time: no call of a library, no random numbers, no sum in the order of threads,
+        nothing that is picked by an index in a tensor.
 
         Tags say so of pointwise operators, reductions and views; of others (`cat`, padding, the
         gradient of a slice), what Inductor lowers them to. Of those none that finds places, as max
@@ -78,7 +79,8 @@ class Traced:
 
 
 def missing(device: torch.device) -> str | None:
-    """What Inductor lacks here for kernels of the device, in words; None where it has all."""
+    """Return what Inductor lacks here for kernels of the device, in words; None where it has
+    all."""
     if device.type != "cpu":
         return None if torch.utils._triton.has_triton() else "Triton is not installed"
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -103,9 +105,10 @@ def kernel_settings() -> list[tuple[str, str]]:
 def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
     """The function run once on tensors without values. KernelError where that fails."""
     from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from ....device.fake_tensors import FakeTensorMode
 
     mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, Inductor keeps nothing on disk
     with mode, torch.no_grad():
@@ -122,7 +125,7 @@ def trace(function: Function, layouts: Sequence[Layout]) -> Traced:
 
 
 Compiled = Callable[[list[Tensor]], Sequence[Tensor]]
-"""What takes its arguments in a list."""
+"""A function that takes its arguments in a list."""
 
 
 @dataclass(frozen=True)
@@ -221,15 +224,15 @@ def _is_tagged(target: object) -> bool:
 
 
 def _may_divide_by_0(node: fx.Node) -> bool:
-    """Whether it divides integers by a tensor: where that holds a 0 eager raises an error, and
-    generated code ends the process."""
+    """Return whether it divides integers by a tensor: where that holds a 0 eager raises an error,
+    and generated code ends the process."""
     packet = getattr(node.target, "overloadpacket", None)
     divides = packet is not None and packet in _DIVISIONS
     return divides and isinstance(node.args[1], fx.Node) and _is_integer(node.meta["val"])
 
 
 def _finds_places(node: fx.Node) -> bool:
-    """Whether an operator makes integers of what are none.
+    """Return whether an operator makes integers of what are none.
 
     Inductor's max pooling gives a place outside of the tensor, -10 say, for a window that is
     -inf all over and reaches into the padding. Eager's gradient writes there without a look.
@@ -241,14 +244,14 @@ def _finds_places(node: fx.Node) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    """Whether it is a tensor of integers, or of `bool`."""
+    """Return whether it is a tensor of integers, or of `bool`."""
     if not isinstance(value, Tensor):
         return False
     return not value.dtype.is_floating_point and not value.dtype.is_complex
 
 
 def _is_lowered_to_code(traced: Traced) -> bool:
-    """Whether Inductor lowers the function to loops alone; to nothing where it fails."""
+    """Return whether Inductor lowers the function to loops alone; to nothing where it fails."""
     from torch._guards import TracingContext, tracing
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
@@ -268,7 +271,7 @@ def _is_lowered_to_code(traced: Traced) -> bool:
 
 
 def _is_loop(operation: Any) -> bool:
-    """Whether it is computed by loops that are written for it, or only has its place.
+    """Return whether it is computed by loops that are written for it, or only has its place.
 
     Not one that reads or writes where a tensor says: an index that is out of range, of which eager
     raises an error, ends the process where several threads run the loop, and what is added there

@@ -19,7 +19,7 @@ from torch import Tensor
 
 _ATEN = torch.ops.aten
 _MEAN = 1
-"""Of `reduction`, as ATen's `Reduction` numbers them."""
+"""Number of `reduction="mean"` in ATen's `Reduction`."""
 
 
 def _by_comparison(

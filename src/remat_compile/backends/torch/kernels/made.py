@@ -128,7 +128,7 @@ def as_function(function: RegionFunction) -> Function:
 
 
 def written(inner: InnerCall, made: Any) -> dict[str, Tensor]:
-    """What a call inside a region writes, of what it gives."""
+    """Return the results that a call inside a region writes to."""
     several = made if isinstance(made, tuple | list) else (made,)
     if inner.index is not None:
         several = (several[inner.index],)
@@ -150,7 +150,7 @@ class Kernels:
     by_calls: int = 0
     _begun: dict[str, Compiling | None] = field(default_factory=dict)
     _awaited: dict[str, Compiling] = field(default_factory=dict)
-    """Those of them that are being compiled, as far as is known."""
+    """Kernels that are being compiled, as far as is known."""
 
     def kernel(self, c: CNode, args: Sequence[Tensor]) -> Kernel | None:
         """The kernel of a fused cNode that is given tensors like these (values do not count);
@@ -169,7 +169,7 @@ class Kernels:
         return self.made.get(_asked(c, args)[0])
 
     def text(self, c: CNode, args: Sequence[Tensor]) -> str:
-        """What the kernel of a fused cNode that is given tensors like these is known by."""
+        """Return the text that identifies the kernel of a fused cNode for tensors like these."""
         return _asked(c, args)[0]
 
     def begin(self, c: CNode, args: Sequence[Tensor]) -> None:
@@ -183,7 +183,7 @@ class Kernels:
 
     @property
     def compiling(self) -> int:
-        """How many were begun and not waited for."""
+        """Return the number of kernels that were begun and not waited for."""
         return len(self._awaited)
 
     def wait(self) -> None:
@@ -254,7 +254,7 @@ class Kernels:
 
 
 def _asked(c: CNode, args: Sequence[Tensor]) -> tuple[str, RegionFunction, tuple[Layout, ...]]:
-    """What is asked for, with the text that it is known by."""
+    """Return the kernel that is asked for, with the text that identifies it."""
     function, layouts = region_function(c), tuple(map(Layout.of, args))
     return repr((function, layouts)), function, layouts
 
@@ -262,7 +262,7 @@ def _asked(c: CNode, args: Sequence[Tensor]) -> tuple[str, RegionFunction, tuple
 def _problem(
     args: Sequence[Tensor], results: Sequence[Tensor], wanted: Sequence[Tensor]
 ) -> str | None:
-    """What keeps a kernel's results from standing in for those of the calls."""
+    """Return the reason why a kernel's results cannot stand in for those of the calls."""
     storages = [t.untyped_storage().data_ptr() for t in (*args, *results) if t.numel()]
     own = [t.untyped_storage().data_ptr() for t in results if t.numel()]
     if len({*own}) < len(own) or not {*own}.isdisjoint(storages[: -len(own) or None]):
@@ -291,11 +291,11 @@ def _difference(result: Tensor, wanted: Tensor) -> float:
 
 NO_MEMORY = "the device has no memory left to try a kernel"
 _ALIGNED_BYTES = 16
-"""What Inductor takes for granted of the arguments of code for CUDA."""
+"""Alignment that Inductor takes for granted of the arguments of code for CUDA."""
 MARGIN = 64
 """Elements in front of made-up values: as many bytes, or more, as an allocator aligns to."""
 _SEEDS = count()
-"""Of made-up values: no two tensors are alike."""
+"""Seeds of made-up values: no two tensors are alike."""
 
 
 def made_up(layout: Layout) -> Tensor:

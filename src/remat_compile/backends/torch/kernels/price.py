@@ -1,4 +1,4 @@
-"""What a region costs as one kernel of Inductor: measured beside its calls.
+"""The price of a region as one kernel of Inductor: measured beside its calls.
 
 The plan's times were measured before, in other company. So what counts is the share of the time of
 its calls that a kernel takes when both run in turn; its price is that share of theirs in the plan.
@@ -58,13 +58,14 @@ class KernelTimes(NamedTuple):
     calls_ns: int
 
     def at(self, planned_ns: int | None) -> int:
-        """Of the kernel where its calls are planned to take so many nanoseconds."""
+        """Return the price of the kernel where its calls are planned to take so many
+        nanoseconds."""
         if planned_ns is None:
             return self.kernel_ns
         return max(1, round(planned_ns * self.kernel_ns / max(1, self.calls_ns)))
 
     def calls_at(self, priced_ns: int) -> int:
-        """Of its calls where it has such a price: what `at` was given."""
+        """Return the price of its calls where it has one: what `at` was given."""
         return max(1, round(priced_ns * self.calls_ns / max(1, self.kernel_ns)))
 
 
@@ -88,7 +89,7 @@ class InductorPrice:
     _spent_s: float = 0.0
     _generated: dict[str, bool] = field(default_factory=dict)
     _queue: deque[CNode] = field(default_factory=deque)
-    """What will be asked for, and is not begun yet."""
+    """Kernels that will be asked for, and are not begun yet."""
     _caches: StepCaches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +103,8 @@ class InductorPrice:
         self.origin |= {new: self.origin.get(name, name) for new, name in origin.items()}
 
     def may_fuse(self, c: CNode) -> bool:
-        """Whether Inductor generates code for the operator, rather than calling a library."""
+        """Return whether Inductor generates code for the operator, rather than calling a
+        library."""
         if c.is_fused or c.is_accumulate:
             return True
         if c.is_loss or c.token is not None or c.replay is not None:
@@ -122,8 +124,8 @@ class InductorPrice:
         return self._generated[key]
 
     def cost(self, c: CNode) -> KernelCost | None:
-        """Of the kernel of a fused cNode, whose own time is that of its calls; None where there is
-        no kernel."""
+        """Return the cost of the kernel of a fused cNode, whose own time is that of its calls; None
+        where there is no kernel."""
         if self.is_late:
             return None
         given = self._given(c)
@@ -148,7 +150,7 @@ class InductorPrice:
         return KernelCost(self.times[digest].at(c.time_ns), kernel.workspace_bytes)
 
     def calls_ns(self, c: CNode) -> int | None:
-        """What the calls of a cNode are planned to take: of one that was fused and priced before,
+        """Return the planned time of the calls of a cNode: of one that was fused and priced before,
         whose own time is that of its kernel, as well."""
         if not c.is_fused or c.time_ns is None:
             return c.time_ns
@@ -180,7 +182,7 @@ class InductorPrice:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """What is done inside takes of the time for prices."""
+        """Count the time of what is done inside as time for prices."""
         start = time.perf_counter()
         yield
         self._spent_s += time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""What the two generated functions are given, hand on and return."""
+"""Arguments, saved tensors and results of the two generated functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .function import Function
 
 
 class Ends:
-    """What the functions are given and give: from the caller, to each other, to the caller.
+    """Arguments and results of the functions: from the caller, to each other, to the caller.
 
     `forward: inputs -> (*outputs, *saved, *symbols)`, `backward: (*symbols, *saved,
     *tangents) -> grads`, as PyTorch's autograd wrappers hand them on; `copies` are the forward's

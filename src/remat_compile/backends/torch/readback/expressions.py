@@ -35,7 +35,7 @@ class TorchReader(Reader):
     regions: frozenset[str] = frozenset()
 
     def is_state(self, node: ast.Call) -> bool:
-        """Whether a call takes the state of the random stream."""
+        """Return whether a call takes the state of the random stream."""
         return ast.unparse(node) == f"{self.generator}.get_rng_state()"
 
     def framework_call(self, node: ast.Call, variables: Variables) -> OperatorCall | None:
@@ -55,7 +55,7 @@ class TorchReader(Reader):
                 return None
 
     def returns_several(self, op: str) -> bool:
-        """Whether PyTorch's operator gives a tuple or list and not a tensor."""
+        """Return whether PyTorch's operator gives a tuple or list and not a tensor."""
         if op == FUSED_OP:
             return True
         returns = _schema(op).returns

@@ -295,7 +295,7 @@ class Function:
             self.differs(node, f"keyword arguments are {actual}, not {asked}", step)
 
     def _check_held(self, node: ast.AST, step: str, more: Sequence[RandomState]) -> None:
-        """That variables and nothing else keep alive what is live before the step."""
+        """Check that variables and nothing else keep alive what is live before the step."""
         for storage, wanted in self.machine.changes:
             if storage not in self.elsewhere:
                 self.held.want(storage, wanted)

@@ -85,8 +85,8 @@ def check_source(
 
 
 def _is_function(node: ast.FunctionDef) -> bool:
-    """Whether it is one of the step, or of a region (`fused0`) with plain
-    parameters. A return annotation would be evaluated with the module."""
+    """Return whether it is one of the step, or of a region (`fused0`) with plain parameters. A
+    return annotation would be evaluated with the module."""
     if node.returns is not None:
         return False
     plain = ", ".join(a.arg for a in node.args.args) == ast.unparse(node.args)

@@ -1,4 +1,4 @@
-"""What generated PyTorch code calls to copy to the host and back: the state of one call, its
+"""Copies to the host and back, as generated PyTorch code calls them: the state of one call, its
 host memory, and the engines that move the bytes."""
 
 from .accelerator import AcceleratorEngine

@@ -22,7 +22,7 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Streams:
-    """What the engine takes of PyTorch."""
+    """Functions of PyTorch that the engine uses."""
 
     stream: Callable[[torch.device], Any] = torch.Stream
     event: Callable[[torch.device], Any] = torch.Event

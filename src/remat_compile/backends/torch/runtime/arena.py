@@ -140,7 +140,7 @@ def _largest_first(tenancies: list[Tenancy], size_bytes: int) -> list[Pieces] | 
 
 
 def _gaps(taken: list[tuple[int, int]], size_bytes: int) -> list[tuple[int, int]]:
-    """What is free between pieces that may overlap, by address; one of no bytes at the end."""
+    """Return the gaps between pieces that may overlap, by address; one of no bytes at the end."""
     gaps, end = [], 0
     for address, length in sorted(taken):
         if address > end:

@@ -78,7 +78,7 @@ class _HostCopy:
 
 
 class HostCopies:
-    """What generated code calls `copies`: it belongs to one call, forward and backward.
+    """The object that generated code calls `copies`: it belongs to one call, forward and backward.
 
     `host_bytes` are those of the copies that are there now, `host_peak_bytes` the most so far,
     `moved_bytes` those copied in each direction. A step that no valid schedule has is FB0955.
@@ -104,7 +104,7 @@ class HostCopies:
         return HostCopies(self._engine, self._arena, self._slots)
 
     def join(self) -> None:
-        """What follows runs after all copies under way."""
+        """Let what follows run after all copies under way."""
         for name, flight in self.flights.items():
             if flight is not None:
                 self._engine.wait(flight)
@@ -150,7 +150,7 @@ class HostCopies:
         return tensor
 
     def wait(self, name: str) -> None:
-        """What follows runs after the copy under way. FB0952 where it failed."""
+        """Let what follows run after the copy under way. FB0952 where it failed."""
         if name not in self.flights:
             _misused("wait", name)
         flight = self.flights.pop(name)

@@ -1,4 +1,4 @@
-"""What an engine of copies is: it moves bytes between a tensor and host memory, beside the
+"""The interface of an engine of copies: it moves bytes between a tensor and host memory, beside the
 computations, in the order of issue in each direction."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CopyEngine(ABC):
 
     @abstractmethod
     def wait(self, flight: Flight) -> None:
-        """What the compute stream is given from here on runs after the copy. Raises what the
+        """Let the compute stream run what it is given from here on after the copy. Raises what the
         copy raised."""
 
     @abstractmethod

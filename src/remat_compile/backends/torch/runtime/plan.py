@@ -56,7 +56,8 @@ class PlanCopies:
         return copies
 
     def ticket(self, copies: HostCopies) -> Tensor:
-        """What stands for a state while autograd keeps it: int64[1]. The forward is done."""
+        """Return a ticket that stands for a state while autograd keeps it: int64[1]. The forward is
+        done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
         return self._tickets.issue(copies)

@@ -1,4 +1,4 @@
-"""What belongs to one call of a step, in a tensor that autograd keeps for the backward.
+"""State of one call of a step, in a tensor that autograd keeps for the backward.
 
 The forward hands it over as a tensor, the ticket, among all else that autograd saves. The ticket's
 memory owns what it stands for: that ends when autograd lets go of the ticket, be that after the
@@ -24,7 +24,7 @@ class _Ticket(bytearray):
 
 
 class Tickets(Generic[T]):
-    """Those of all calls of a step."""
+    """Tickets of all calls of a step."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -42,7 +42,8 @@ class Tickets(Generic[T]):
         return torch.frombuffer(memory, dtype=torch.int64)
 
     def redeem(self, ticket: Tensor) -> T | None:
-        """What it stands for; None the second time, and where autograd has let go of it."""
+        """Return the state that it stands for; None the second time, and where autograd has let go
+        of it."""
         memory = self._there.get(int(ticket.item()))
         if memory is None:
             return None
@@ -51,5 +52,5 @@ class Tickets(Generic[T]):
         return held
 
     def is_any_out(self) -> bool:
-        """Whether one may still be redeemed."""
+        """Return whether one may still be redeemed."""
         return any(memory.held is not None for memory in self._there.values())

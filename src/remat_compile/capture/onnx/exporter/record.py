@@ -1,5 +1,5 @@
-"""What an export says about training beside the numbers: frozen parameters, ties between
-parameters, cut gradients and padding rows.
+"""The record of an export, which says about training what the numbers do not: frozen parameters,
+ties between parameters, cut gradients and padding rows.
 
 `export_trainable` writes a `TrainingRecord` into the model's metadata. What concerns one node
 stands in the text of the PyTorch call that `torch.onnx.export` leaves with every node.
@@ -37,7 +37,7 @@ class TrainingRecord:
     ties: Mapping[str, str] = field(default_factory=dict)
     """Name of a parameter -> name under which the file holds it."""
     cuts: bool = True
-    """Whether every place that stops a gradient is in the file."""
+    """True where every place that stops a gradient is in the file."""
 
     def text(self) -> str:
         """As it stands in the file."""
@@ -45,7 +45,8 @@ class TrainingRecord:
 
 
 def training_record(model: Any) -> TrainingRecord | None:
-    """What `export_trainable` wrote, or None. Raises FB0619 where it cannot be read."""
+    """Return the record that `export_trainable` wrote, or None. Raises FB0619 where it cannot be
+    read."""
     text = next((p.value for p in model.metadata_props if p.key == TRAINING), None)
     if text is None:
         return None
@@ -63,7 +64,7 @@ def training_record(model: Any) -> TrainingRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a node's PyTorch call did to gradients, beyond what the ONNX operator says."""
+    """Effect of a node's PyTorch call on gradients, beyond what the ONNX operator says."""
 
     detached: bool = False
     padding_row: int | None = None

@@ -45,7 +45,8 @@ class NodeWeights:
 
 
 def node_weights(graph: Any, patterns: Sequence[str] | None) -> NodeWeights:
-    """What each floating-point tensor made by such a node is; `patterns` decide alone."""
+    """Return the role of each floating-point tensor made by such a node; `patterns` decide
+    alone."""
     uses = uses_of(graph)
     roles: dict[str, Role] = {}
     doubtful = []

@@ -93,7 +93,7 @@ def _modules_of(node: Any) -> list[str]:
 
 
 def place_of(node: Any, opset: int) -> str:
-    """What a plan says of where a computation comes from: modules, node, operator and opset."""
+    """Return the place of a computation as a plan says it: modules, node, operator and opset."""
     name = name_of(node)
     if len(name) > LONGEST:
         name = f"{name[: LONGEST // 2]}...{name[-LONGEST // 2 :]}"

@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ....device.fake_tensors import FakeTensor, FakeTensorMode
 from ....ir.diagnostics import Diagnostic, FBError
 
 LARGEST_BYTES = 2**30
-"""What constants, or made-up sample inputs, may take beyond the tensors that the file holds."""
+"""Limit on constants and made-up sample inputs, beyond the tensors that the file holds."""
 
 _LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """What the elements take when each is stored; expanded dimensions count in full."""
+    """Return the bytes of the elements when each is stored; expanded dimensions count in full."""
     return tensor.numel() * tensor.dtype.itemsize
 
 

@@ -154,7 +154,7 @@ def _check_external(file: Path, model: Any) -> None:
 
 
 def _why_not_read(base: Path, tensor: Any) -> str | None:
-    """What is wrong with the place of an external tensor, or None."""
+    """Return the fault in the place of an external tensor, or None."""
     try:
         info = ExternalDataInfo(tensor)
         target = (base / info.location).resolve()
@@ -217,7 +217,7 @@ def load_weights(tensor: Any, base: Path) -> None:
 
 
 def _expandable(node: Any, versions: Mapping[str, int]) -> bool:
-    """Whether ONNX itself defines the operator by others."""
+    """Return whether ONNX itself defines the operator by others."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     if domain not in versions or not onnx.defs.has(node.op_type, domain):
         return False

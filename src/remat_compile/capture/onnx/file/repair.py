@@ -47,7 +47,7 @@ _ANY_POSITION = {("linear", "Add"): 2, ("add", "Add"): None, ("mul", "Mul"): Non
 
 @dataclass(slots=True)
 class Repair:
-    """What was done: parameters given back, and those that are gone."""
+    """A note of repairs: parameters given back, and those that are gone."""
 
     restored: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

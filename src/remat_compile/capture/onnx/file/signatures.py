@@ -73,7 +73,8 @@ def _of_one_type(op: str, domain: str, opset: int, count: int) -> tuple[tuple[in
 
 @cache
 def _taken(op: str, domain: str) -> tuple[frozenset[str], ...]:
-    """What each input may be in any version: files say an older opset than they use."""
+    """Return the types that each input may have in any version: files say an older opset than they
+    use."""
     if op in _FUSED and (domain, op) not in _versions():
         return (_FLOATS,) * _FUSED[op]
     types: list[set[str]] = []

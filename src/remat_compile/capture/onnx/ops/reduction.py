@@ -78,7 +78,7 @@ _PREPARE: dict[str, Callable[[Tensor], Tensor]] = {
     "ReduceSumSquare": torch.square,
     "ReduceLogSum": torch.log,
 }
-"""What a reduction over no axes leaves of each element."""
+"""Effect of a reduction over no axes on each element."""
 
 
 @register(*_REDUCE)

@@ -29,7 +29,7 @@ _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How one axis is resized; `roi` is the part of the input that is shown."""
+    """The resizing of one axis; `roi` is the part of the input that is shown."""
 
     axis: int
     size: int

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._functorch._aot_autograd import descriptors as aot
-from torch._ops import OpOverload
 
 from ....device.devices import get_rng_state
 from ....ir.diagnostics import (
@@ -33,10 +31,12 @@ from ....operators.aten import (
     from_torch_dtype,
     op_name,
 )
+from ....operators.overloads import OpOverload
 from ....operators.schema import effects_of
 from ...lowered import Exported
+from ...trace import descriptors as aot
 from ...trace.joint import HANDS_GRADIENTS_OVER, Joint
-from ..places import BY_REGIONS, place_of
+from ..places import BY_REGIONS, CHECKPOINT, place_of
 from .accumulate import Accumulations
 from .operators import filled, replay_without_effect
 from .prepare import is_backward
@@ -49,6 +49,7 @@ WITHOUT_ONEDNN = (
 
 WAY_OUT = {
     "FB0507": f"use operators of PyTorch on tensors in that line, or {BY_REGIONS}",
+    "FB0511": f"if it is a checkpoint, {CHECKPOINT}; else {BY_REGIONS}",
     "FB0508": "compute a new tensor and return it, or write to a buffer",
 }
 LONGEST = 48
@@ -160,7 +161,10 @@ class ProgramBuilder:
             return
         name = self._fresh(str(node.target))
         value = node.meta.get("val", tensor)
-        if tensor.requires_grad:
+        if any(tensor is p for p in self.exported.original.parameters()):
+            message = "a backward of the model's own calls a module, as its forward did"
+            self.refuse("FB0511", message, next(iter(node.users), None))
+        elif tensor.requires_grad:
             message = (
                 f"the forward reads a tensor {list(tensor.shape)} with a gradient that is no "
                 "parameter and no argument: make it one of these"
@@ -380,7 +384,7 @@ class ProgramBuilder:
 
     @property
     def problems(self) -> list[Diagnostic]:
-        """What was refused, each once with the places where it stands."""
+        """Return the refusals, each once with the places where it stands."""
         diagnostics = []
         for (code, message), places in self._refused.items():
             shown = [place for place in places if place]

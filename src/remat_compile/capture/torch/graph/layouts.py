@@ -1,4 +1,4 @@
-"""How the caller's tensors lie in memory, as the header of a plan has it."""
+"""Layouts of the caller's tensors in memory, as the header of a plan has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....ir.program import Binding, TensorLayout
 
 
 def layouts_of(binding: Binding, nodes: Mapping[str, fx.Node]) -> tuple[TensorLayout, ...]:
-    """Of arguments, parameters and buffers, those that are not contiguous, in this order."""
+    """Return the arguments, parameters and buffers that are not contiguous, in this order."""
     names = [a.name for a in binding.arguments]
     names += [p.name for p in binding.params] + [b.name for b in binding.buffers]
     values = {name: nodes[name].meta.get("val") for name in names if name in nodes}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from ....ir.expr import Const
 from ....ir.graph import (
@@ -15,6 +14,7 @@ from ....ir.graph import (
     CNode,
     Replay,
 )
+from ....operators.overloads import OpOverload
 
 aten = torch.ops.aten
 
@@ -69,5 +69,5 @@ def replay_without_effect(
 
 
 def is_compared(c: CNode) -> bool:
-    """Whether the check against eager runs the replay form too and compares the bits."""
+    """Return whether the check against eager runs the replay form too and compares the bits."""
     return c.replays_otherwise and c.token is None

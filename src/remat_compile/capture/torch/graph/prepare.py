@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch._aot_autograd.descriptors import (
+
+from ....ir.diagnostics import fail
+from ....operators.instances import plain_mode
+from ....operators.overloads import OpOverload
+from ...trace.descriptors import (
     BufferAOTInput,
     GradAOTOutput,
     InputMutationAOTOutput,
     IntermediateBaseAOTOutput,
     PlainAOTOutput,
 )
-from torch._ops import OpOverload
-
-from ....ir.diagnostics import fail
-from ....operators.instances import plain_mode
 from ..places import BY_REGIONS, place_of
 
 aten = torch.ops.aten
@@ -273,7 +273,7 @@ def _storage(node: fx.Node) -> int:
 
 
 def _whole(node: fx.Node) -> bool:
-    """Whether the value covers its storage exactly once."""
+    """Return whether the value covers its storage exactly once."""
     value = node.meta["val"]
     nbytes = value.untyped_storage().nbytes()
     return bool(

@@ -40,7 +40,7 @@ def answer_jointly(
     slots: int,
     most_stages: int,
 ) -> PlanResult:
-    """Of the graph as a chain of at most `most_stages` blocks, each with the options that
+    """Answer for the graph as a chain of at most `most_stages` blocks, each with the options that
     `options_of` gives it; memory counts in `slots`. Tried too is what is found without copies for
     finer blocks, and improved by itself: what starts faster does not end so. NotApplicable for what
     is no chain."""
