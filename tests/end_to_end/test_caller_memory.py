@@ -38,13 +38,13 @@ def codes(seen: list[warnings.WarningMessage]) -> list[str]:
     return [code for w in seen for code in re.findall("FB[0-9]{4}", str(w.message))]
 
 
-@pytest.mark.parametrize("name", ["scale", "args[0]"])
+@pytest.mark.parametrize("name", ["scale", "b.weight", "args[0]"])
 def test_what_was_written_to_is_named(name: str) -> None:
     model: Any
     model, x = remat_compile.compile(Scaled(), (X,), **AGAIN), X.clone()
     loss = model(x)
     with torch.no_grad():
-        (model.scale if name == "scale" else x).add_(1)
+        (x if name == "args[0]" else model.state_dict(keep_vars=True)[name]).add_(1)
     with pytest.raises(FBError, match=re.escape(f"FB0962]: {name} was written to between")):
         loss.backward()
 

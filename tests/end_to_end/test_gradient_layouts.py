@@ -129,13 +129,6 @@ def test_gradients_of_a_tensor_that_is_returned_again(times: int) -> None:
     both(model, ours, lambda m: torch.autograd.backward(m(x), gradients))
 
 
-def test_the_copy_of_a_pooled_gradient_is_told() -> None:
-    model, x = nn.Conv2d(4, 5, 1), torch.randn(2, 4, 8, 8)
-    ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)
-    with pytest.warns(UserWarning, match=COPIED):
-        (ours(x).sum((2, 3)) ** 2).sum().backward()
-
-
 def test_the_copy_is_told_once() -> None:
     model, x = nn.Sequential(nn.Linear(8, 16), nn.GELU()), torch.randn(3, 33, 8)
     ours = remat_compile.compile(copy.deepcopy(model), (x,), **OPTIONS)

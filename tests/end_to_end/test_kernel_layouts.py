@@ -60,15 +60,3 @@ def test_parameters_in_other_strides_are_refused(laid: Callable[[Tensor], Tensor
     model.scale.data = laid(model.scale.data)
     with pytest.raises(FBError, match=r"FB0910.*scale stride mismatch"):
         step(x)
-
-
-@needs_compiler
-def test_arguments_in_other_strides_are_refused() -> None:
-    model, x = Scaled(), torch.randn(4, 4, 4, 4)
-    with pytest.warns(UserWarning, match="FB0470"):
-        step = remat_compile.compile(
-            model, (x,), planner="store-all", fuse="inductor", progress=False
-        )
-    for laid in (transposed, channels_last):
-        with pytest.raises(FBError, match="FB0910"):
-            step(laid(x))

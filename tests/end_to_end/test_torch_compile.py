@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import copy
 import gc
-import tomllib
 import warnings
 import weakref
 from collections.abc import Iterator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +32,6 @@ from remat_compile.regions import (
     remat,
     session,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -288,9 +283,3 @@ def test_nothing_of_a_step_is_kept() -> None:
     torch._dynamo.reset()
     gc.collect()
     assert gone[1]() is None
-
-
-def test_the_entry_point_names_the_backend() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, _, name = project["entry-points"]["torch_dynamo_backends"]["remat"].partition(":")
-    assert getattr(import_module(module), name) is remat

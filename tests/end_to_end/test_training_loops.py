@@ -330,29 +330,3 @@ def test_a_copy_is_made_without_a_word(planned: nn.Module) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         copy.deepcopy(planned)
-
-
-def test_a_gradient_in_another_layout_is_told() -> None:
-    """In eager the bias of the convolution is summed over the gradient as it comes; here over a
-    copy in the layout of the result, as AOTAutograd makes it."""
-    torch.manual_seed(0)
-    theirs = nn.Conv2d(16, 32, 1)
-    x, w = torch.randn(2, 16, 7, 7), torch.randn(32, 64)
-    options: dict[str, Any] = {"planner": "store-all", "costs": "roofline", "device": "cpu"}
-    ours = remat_compile.compile(copy.deepcopy(theirs), (x,), **options)
-
-    def step(model: nn.Module) -> None:
-        (model(x).flatten(2).transpose(1, 2) @ w).square().mean().backward()
-
-    with pytest.warns(UserWarning, match="FB0918.*another memory layout"):
-        step(ours)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step(ours)  # it is told once
-        other = remat_compile.compile(copy.deepcopy(theirs), (x,), **options)
-        (other(x).flatten(2) * 2).square().mean().backward()
-        other(x).sum().backward()  # expanded, of which the copy is what was counted
-    step(theirs)
-    step(theirs)
-    for mine, own in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, own.grad)

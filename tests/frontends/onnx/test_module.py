@@ -19,6 +19,8 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from helpers.models import SMALL, export_onnx, no_dropout
 from helpers.onnx_files import linear, refusal, write
+from helpers.paths import ROOT
+from remat_compile.capture.guards.call_guards import guards_of_call
 from remat_compile.capture.onnx import build_module, export_trainable
 from remat_compile.capture.onnx.call import (
     decimal_float,
@@ -308,9 +310,7 @@ def test_exporting_needs_onnxscript(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_documentation_lists_the_table() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "reference" / "onnx.md").read_text(
-        encoding="utf-8"
-    )
+    text = (ROOT / "docs" / "reference" / "onnx.md").read_text(encoding="utf-8")
     section = text.split("<!-- operators -->")[1]
     assert section.replace("\n", " ").strip().rstrip(".").split(", ") == [*own_operators()]
 
@@ -322,3 +322,13 @@ def test_the_package_loads_nothing_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_torchdynamo_sees_through_an_imported_module(tmp_path: Path) -> None:
+    """No FB0531: what a node computes of its attributes is known before the forward runs."""
+    path = tmp_path / "net.onnx"
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.1), nn.Flatten())
+    export_trainable(net.train(), (torch.zeros(2, 3, 8, 8),), path)
+    model = build_module(path, train_bn=True)
+    guards = guards_of_call(model.module, model.args, {})
+    assert guards.by_dynamo is not None, guards.why_none

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -21,6 +20,11 @@ from torch.utils._pytree import tree_leaves
 from ...ir.diagnostics import Diagnostic, FBError
 from .exporter.record import Origin
 
+MICROSOFT = "com.microsoft"
+"""The domain of what ONNX Runtime's optimiser fuses."""
+
+ML = "ai.onnx.ml"
+
 _READABLE = 4096
 """Largest number of elements that an input describing a shape may have."""
 
@@ -28,19 +32,23 @@ _READABLE = 4096
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
     """A value known at build time. `data` is what operators compute with, `items` what
-    lowerings read (nested Python lists; None when too large to describe a shape)."""
+    lowerings read (nested Python lists; None when too large to describe a shape). `decimal` is
+    the number of a float32 scalar as its exporter had it."""
 
     name: str
     data: Tensor
     items: Any
+    decimal: float | None = None
 
     def with_data(self, data: Tensor) -> Known:
-        return Known(self.name, data, self.items)
+        return replace(self, data=data)
 
 
 def known(name: str, data: Tensor) -> Known:
     """`data` as a known value."""
-    return Known(name, data, data.tolist() if data.numel() <= _READABLE else None)
+    items = data.tolist() if data.numel() <= _READABLE else None
+    scalar = data.numel() == 1 and data.dtype == torch.float32
+    return Known(name, data, items, decimal_float(data.item()) if scalar else None)
 
 
 Value: TypeAlias = "Tensor | Known | list[Any] | None"
@@ -201,14 +209,7 @@ class Call:
 
     def number(self, name: str, default: float) -> float:
         """A float attribute as the double its exporter had (see `decimal_float`)."""
-        value = self.attributes.get(name)
-        return default if value is None else decimal_float(value)
-
-    def complement(self, name: str, default: str) -> float:
-        """1 - attribute, in decimal: 0.9 gives 0.1 and not 0.09999999999999998."""
-        value = self.attributes.get(name)
-        text = default if value is None else str(np.float32(value))
-        return float(Decimal(1) - Decimal(text))
+        return float(self.attributes.get(name, default))
 
     def string(self, name: str, default: str) -> str:
         value = self.attributes.get(name, default)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
+from inspect import CO_VARARGS
+from typing import Any
 
-from .call import Lowering
-from .ops.unsigned import with_unsigned
-
-MICROSOFT = "com.microsoft"
-"""The domain of what ONNX Runtime's optimiser fuses."""
-
-ML = "ai.onnx.ml"
+from .call import Call, Lowering, Value
+from .unsigned import with_unsigned
 
 _TABLE: dict[tuple[str, str], Lowering] = {}
 RANDOM: set[str] = set()
@@ -22,38 +19,49 @@ _MODULES = (
     "attention",
     "convolution",
     "elementwise",
-    "features",
-    "fourier",
-    "fused",
+    "generators",
     "indexing",
     "linear",
-    "linear_attention",
-    "losses",
     "normalization",
-    "pooling",
-    "quantization",
-    "random",
     "recurrent",
     "reduction",
-    "regions",
     "resize",
-    "sequence",
+    "sampling",
     "shape",
-    "structure",
 )
 
 
 def register(*names: str, random: bool = False, domain: str = "") -> Callable[[Lowering], Lowering]:
-    """Enter the decorated function as the lowering of `names` of a domain."""
+    """Enter the decorated function as the lowering of `names` of a domain.
+
+    Its annotations say how it reads each input: `Tensor` and `Tensor | None` to compute with,
+    `Value` as it is.
+    """
 
     def enter(function: Lowering) -> Lowering:
+        lowering = _with_tensors(function)
         for name in names:
-            _TABLE[domain, name] = with_unsigned(function) if not domain else function
+            _TABLE[domain, name] = with_unsigned(lowering) if not domain else lowering
         if random:
             RANDOM.update(names)
         return function
 
     return enter
+
+
+def _with_tensors(function: Lowering) -> Lowering:
+    kinds = [kind for name, kind in function.__annotations__.items() if name != "return"][1:]
+    readers = {"Tensor": Call.tensor, "Tensor | None": Call.optional}
+    fixed = [readers.get(kind) for kind in kinds]
+    rest = fixed[-1] if fixed and function.__code__.co_flags & CO_VARARGS else None
+
+    @wraps(function)
+    def lowering(call: Call, *values: Value) -> Any:
+        every = [*fixed, *[rest] * (len(values) - len(fixed))]
+        read = zip(every, values, strict=False)
+        return function(call, *[value if one is None else one(call, value) for one, value in read])
+
+    return lowering
 
 
 @cache

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....ir.diagnostics import Diagnostic, FBError
-from ..call import DTYPES
+from ..call import DTYPES, decimal_float
 from .load import load_weights
 from .sparse import dense_of
 
@@ -49,7 +49,7 @@ def to_tensor(proto: Any, base: Path) -> Tensor:
 
 
 def attributes_of(node: Any, base: Path) -> dict[str, Any]:
-    """Attributes by name; tensors converted, graphs left as they are."""
+    """Attributes by name; tensors and floats converted, graphs left as they are."""
     attributes: dict[str, Any] = {}
     for attribute in node.attribute:
         value = onnx.helper.get_attribute_value(attribute)
@@ -57,6 +57,8 @@ def attributes_of(node: Any, base: Path) -> dict[str, Any]:
             value = to_tensor(value, base)
         elif attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
             value = to_tensor(dense_of(value), base)
+        elif attribute.type == onnx.AttributeProto.FLOAT:
+            value = decimal_float(value)
         elif attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS):
             value = list(value)
         attributes[attribute.name] = value

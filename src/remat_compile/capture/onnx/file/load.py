@@ -18,13 +18,9 @@ import onnx.version_converter
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from ....ir.diagnostics import Diagnostic, FBError
-from ..ops.machine_learning import SPREAD, spread_machine_learning
-from ..table import (
-    MICROSOFT,
-    ML,
-    lowering_of,
-    own_operators,
-)
+from ..call import MICROSOFT, ML
+from ..table import lowering_of, own_operators
+from .machine_learning import SPREAD, spread_machine_learning
 from .sparse import spread_sparse
 
 OLDEST_OPSET = 1
@@ -252,9 +248,8 @@ def _check_operators(file: Path, model: Any, opset: int) -> None:
         lines.append(f'{name} (opset {versions.get(domain, "?")}) at node "{first}"{more}')
     count = f"{len(lines)} operators are" if len(lines) > 1 else "one operator is"
     message = f'"{file}": {count} not supported: ' + "; ".join(lines)
-    raise FBError(
-        Diagnostic("FB0607", message, hint="docs/reference/onnx.md lists what is supported")
-    )
+    hint = "docs/reference/onnx.md lists what is supported"
+    raise FBError(Diagnostic("FB0607", message, hint=hint))
 
 
 def _inline(model: Any) -> Any:
@@ -274,6 +269,5 @@ def _inline(model: Any) -> Any:
     except RuntimeError as error:
         names = ", ".join(sorted(op for _, op in used - own))
         message = f"operators that ONNX cannot expand here: {names}"
-        raise FBError(
-            Diagnostic("FB0607", message, hint="docs/reference/onnx.md lists them")
-        ) from error
+        hint = "docs/reference/onnx.md lists them"
+        raise FBError(Diagnostic("FB0607", message, hint=hint)) from error

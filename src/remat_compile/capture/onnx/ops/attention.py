@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings."""
+"""Attention and rotary embeddings, and what ONNX Runtime's optimiser fuses."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..call import DTYPES, Call, Value
+from ..call import DTYPES, MICROSOFT, Call, Value
 from ..table import register
 
 
 @register("Attention")
 def attention(
     call: Call,
-    q: Value,
-    k: Value,
-    v: Value,
-    mask: Value = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
     past_k: Value = None,
     past_v: Value = None,
-    lengths: Value = None,
+    valid: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """`scaled_dot_product_attention` where it says the same, else spelled out."""
-    query, key, value = call.tensor(q), call.tensor(k), call.tensor(v)
     flat = query.ndim == 3
     if flat:
         query = _heads(query, call.integer("q_num_heads", 1))
@@ -36,7 +35,6 @@ def attention(
         past = call.tensor(past_k).shape[2]
         key = torch.cat([call.tensor(past_k), key], 2)
         value = torch.cat([call.tensor(past_v), value], 2)
-    bias, valid = call.optional(mask), call.optional(lengths)
     if bias is not None and bias.shape[-1] < key.shape[2]:
         fill = False if bias.dtype == torch.bool else -math.inf
         bias = F.pad(bias, [0, key.shape[2] - bias.shape[-1]], value=fill)
@@ -144,16 +142,15 @@ def _additive(allowed: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tenso
 
 @register("RotaryEmbedding")
 def rotary_embedding(
-    call: Call, x: Value, cos: Value, sin: Value, positions: Value = None
+    call: Call, data: Tensor, cos: Tensor, sin: Tensor, positions: Value = None
 ) -> Tensor:
     """Rotate pairs of features; 3-dimensional input is split into `num_heads`."""
-    data = call.tensor(x)
     heads = call.integer("num_heads", 0)
     flat = data.ndim == 3
     if flat and not heads:
         call.refuse("a 3-dimensional input needs num_heads")
     split = _heads(data, heads) if flat else data
-    table = [call.tensor(cos), call.tensor(sin)]
+    table = [cos, sin]
     if positions is not None:
         index = call.tensor(positions)
         table = [part[index] for part in table]
@@ -170,3 +167,115 @@ def rotary_embedding(
     if width != split.shape[-1]:
         out = torch.cat([out, rest], -1)
     return out.transpose(1, 2).flatten(2) if flat else out
+
+
+@register("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
+def gelu(call: Call, data: Tensor, bias: Value = None) -> Tensor:
+    data = data if bias is None else data + call.tensor(bias)
+    return F.gelu(data, approximate="tanh" if call.op == "FastGelu" else "none")
+
+
+@register("FusedMatMul", domain=MICROSOFT)
+def fused_matmul(call: Call, left: Tensor, right: Tensor) -> Tensor:
+    if call.flag("transBatchA") or call.flag("transBatchB"):
+        call.refuse("transBatchA and transBatchB are not supported")
+    left = left.transpose(-1, -2) if call.flag("transA") and left.ndim > 1 else left
+    right = right.transpose(-1, -2) if call.flag("transB") and right.ndim > 1 else right
+    product = torch.matmul(left, right)
+    alpha = call.number("alpha", 1.0)
+    return product if alpha == 1.0 else product * alpha
+
+
+@register("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_layer_norm(
+    call: Call, x: Tensor, skip: Tensor, weight: Tensor, beta: Value = None, bias: Value = None
+) -> tuple[Tensor | None, ...]:
+    """Normalises `x + skip + bias`; outputs 1 and 2 (mean, inverse deviation) are not written."""
+    simplified = call.op == "SkipSimplifiedLayerNormalization"
+    if simplified:  # its inputs are x, skip, gamma, bias
+        beta, bias = None, beta
+    total = x + skip
+    total = total if bias is None else total + call.tensor(bias)
+    eps = call.number("epsilon", 1e-12)
+    if call.has(1) or call.has(2):
+        call.refuse("the outputs mean and inv_std_var are not supported")
+    if simplified:
+        out = F.rms_norm(total, weight.shape, weight, eps)
+    else:
+        out = F.layer_norm(total, weight.shape, weight, call.optional(beta), eps)
+    return out, None, None, total
+
+
+@register("Attention", domain=MICROSOFT)
+def packed_attention(
+    call: Call,
+    x: Tensor,
+    weight: Tensor,
+    bias: Value = None,
+    mask: Tensor | None = None,
+    past: Value = None,
+    extra: Tensor | None = None,
+) -> Tensor:
+    """One projection to queries, keys and values, then attention."""
+    if past is not None or call.has(1):
+        call.refuse("past and present are not supported")
+    projected = torch.matmul(x, weight)
+    projected = projected if bias is None else projected + call.tensor(bias)
+    sizes = call.integers("qkv_hidden_sizes", [weight.shape[1] // 3] * 3)
+    q, k, v = torch.split(projected, sizes, -1)
+    return _attend(call, q, k, v, mask, extra)
+
+
+@register("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(
+    call: Call,
+    query: Value,
+    key: Value = None,
+    value: Value = None,
+    bias: Value = None,
+    mask: Tensor | None = None,
+    extra: Tensor | None = None,
+    past_key: Value = None,
+    past_value: Value = None,
+) -> Tensor:
+    if key is None or value is None or past_key is not None or past_value is not None:
+        call.refuse("packed queries and past keys are not supported")
+    parts = [call.tensor(one) for one in (query, key, value)]
+    if any(part.ndim != 3 for part in parts) or call.has(1):
+        call.refuse("only 3-dimensional queries, keys and values, and one output, are supported")
+    if bias is not None:
+        added = torch.split(call.tensor(bias), [part.shape[-1] for part in parts])
+        parts = [part + own for part, own in zip(parts, added, strict=True)]
+    q, k, v = parts
+    return _attend(call, q, k, v, mask, extra)
+
+
+def _attend(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, extra: Tensor | None
+) -> Tensor:
+    heads = call.integer("num_heads", 1)
+    q, k, v = (p.reshape(*p.shape[:2], heads, -1).transpose(1, 2) for p in (q, k, v))
+    scale = call.number("scale", 0.0) or None
+    bias = extra
+    if mask is not None:
+        hidden = _hidden(call, mask, q.shape[2], k.shape[2])
+        filled = hidden.to(q.dtype) * call.number("mask_filter_value", -10000.0)
+        bias = filled if bias is None else bias + filled
+    if call.flag("unidirectional"):
+        future = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        start = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias
+        bias = torch.where(future, torch.finfo(q.dtype).min, start)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    return out.transpose(1, 2).flatten(2)
+
+
+def _hidden(call: Call, mask: Tensor, queries: int, keys: int) -> Tensor:
+    """Which keys are hidden, from lengths (batch), or from 0 and 1 (batch, [queries,] keys)."""
+    if mask.ndim == 1:
+        place = torch.arange(keys, device=mask.device)
+        return (place >= mask.unsqueeze(1)).unsqueeze(1).unsqueeze(1)
+    if mask.ndim == 2 and mask.shape[1] == keys:
+        return mask.eq(0).unsqueeze(1).unsqueeze(1)
+    if mask.ndim == 3 and mask.shape[1:] == (queries, keys):
+        return mask.eq(0).unsqueeze(1)
+    return call.refuse(f"a mask of shape {list(mask.shape)} is not supported")

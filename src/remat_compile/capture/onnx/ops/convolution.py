@@ -1,7 +1,9 @@
-"""Convolutions."""
+"""Convolutions and pools."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,12 +12,42 @@ from torch import Tensor
 
 from ..call import Call, Known, Value
 from ..table import register
-from .window import explicit_pads, pad_spatial
+
+
+def explicit_pads(
+    call: Call,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[int]:
+    """Begins then ends per spatial dimension, from `pads` or `auto_pad`."""
+    rank = len(sizes)
+    auto = call.one_of("auto_pad", "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
+    if auto == "NOTSET":
+        return call.integers("pads", [0] * 2 * rank)
+    if auto == "VALID":
+        return [0] * 2 * rank
+    begins, ends = [], []
+    for i in range(rank):
+        out = -(-sizes[i] // strides[i])
+        reach = (kernel[i] - 1) * dilations[i] + 1
+        total = max(0, (out - 1) * strides[i] + reach - sizes[i])
+        small, large = total // 2, total - total // 2
+        begins.append(small if auto == "SAME_UPPER" else large)
+        ends.append(large if auto == "SAME_UPPER" else small)
+    return begins + ends
+
+
+def pad_spatial(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
+    """Pad (or cut, where negative) the last `len(pads) / 2` dimensions."""
+    rank = len(pads) // 2
+    flat = [n for i in reversed(range(rank)) for n in (pads[i], pads[i + rank])]
+    return F.pad(data, flat, value=value) if any(flat) else data
 
 
 @register("Conv")
-def conv(call: Call, x: Value, weight: Value, bias: Value = None) -> Tensor:
-    data, kernel = call.tensor(x), call.tensor(weight)
+def conv(call: Call, data: Tensor, kernel: Tensor, bias: Value = None) -> Tensor:
     rank = data.ndim - 2
     strides = call.integers("strides", [1] * rank)
     dilations = call.integers("dilations", [1] * rank)
@@ -44,8 +76,7 @@ def _rank(call: Call, rank: int) -> int:
 
 
 @register("ConvTranspose")
-def conv_transpose(call: Call, x: Value, weight: Value, bias: Value = None) -> Tensor:
-    data, kernel = call.tensor(x), call.tensor(weight)
+def conv_transpose(call: Call, data: Tensor, kernel: Tensor, bias: Value = None) -> Tensor:
     rank = data.ndim - 2
     strides = call.integers("strides", [1] * rank)
     dilations = call.integers("dilations", [1] * rank)
@@ -88,9 +119,8 @@ def _transpose_pads(call: Call, sizes: list[int], strides: list[int], full: list
 
 
 @register("MaxUnpool")
-def max_unpool(call: Call, x: Value, indices: Value, output_shape: Value = None) -> Tensor:
+def max_unpool(call: Call, data: Tensor, index: Tensor, output_shape: Value = None) -> Tensor:
     """Put the maxima back; indices count in the flattened whole tensor."""
-    data, index = call.tensor(x), call.tensor(indices)
     rank = data.ndim - 2
     kernel = call.integers("kernel_shape", ())
     strides = call.integers("strides", [1] * rank)
@@ -111,14 +141,187 @@ def max_unpool(call: Call, x: Value, indices: Value, output_shape: Value = None)
 
 @register("CausalConvWithState")
 def causal_convolution(
-    call: Call, x: Value, w: Value, b: Value = None, past: Value = None
+    call: Call, data: Tensor, kernel: Tensor, b: Tensor | None = None, past: Value = None
 ) -> tuple[Tensor, Tensor]:
     """Each channel with its own kernel over current and earlier positions; and the new state."""
-    data, kernel = call.tensor(x), call.tensor(w)
     reach = kernel.shape[-1] - 1
     before = data.new_zeros(*data.shape[:2], reach) if past is None else call.tensor(past)
     whole = torch.cat([before, data], -1)
-    out = F.conv1d(whole, kernel, call.optional(b), groups=data.shape[1])
+    out = F.conv1d(whole, kernel, b, groups=data.shape[1])
     if call.one_of("activation", "none", ("none", "silu", "swish")) != "none":
         out = F.silu(out)
     return out, whole.narrow(-1, whole.shape[-1] - reach, reach)
+
+
+@register("Col2Im")
+def col2im(call: Call, data: Tensor, image: Value, block: Value) -> Tensor:
+    sizes, kernel = call.ints(image, "image_shape"), call.ints(block, "block_shape")
+    rank = len(sizes)
+    pads = call.integers("pads", [0] * 2 * rank)
+    dilations, strides = (
+        call.integers("dilations", [1] * rank),
+        call.integers("strides", [1] * rank),
+    )
+    if rank != 2 or pads[:rank] != pads[rank:]:
+        return _fold(data, sizes, kernel, dilations, pads, strides)
+    fold: Any = F.fold
+    result: Tensor = fold(
+        data, sizes, kernel, dilation=dilations, padding=pads[:rank], stride=strides
+    )
+    return result
+
+
+def _fold(
+    data: Tensor,
+    sizes: list[int],
+    kernel: list[int],
+    dilations: list[int],
+    pads: list[int],
+    strides: list[int],
+) -> Tensor:
+    """`F.fold` in any number of dimensions: every element is added where it lies in the padded
+    image, of which the middle is the result."""
+    rank = len(sizes)
+    padded = [sizes[i] + pads[i] + pads[i + rank] for i in range(rank)]
+    place = torch.zeros([1] * 2 * rank, dtype=torch.int64, device=data.device)
+    for i in range(rank):  # axes of `place`: those of the kernel, then those of the blocks
+        blocks = (padded[i] - dilations[i] * (kernel[i] - 1) - 1) // strides[i] + 1
+        for axis, steps, stride in ((i, kernel[i], dilations[i]), (rank + i, blocks, strides[i])):
+            shape = [-1 if j == axis else 1 for j in range(2 * rank)]
+            along = torch.arange(steps, device=data.device) * (stride * math.prod(padded[i + 1 :]))
+            place = place + along.reshape(shape)
+    flat = data.reshape(data.shape[0], -1, place.numel())
+    image = flat.new_zeros(*flat.shape[:2], math.prod(padded))
+    image = image.index_add(2, place.reshape(-1), flat).reshape(*flat.shape[:2], *padded)
+    for i in range(rank):
+        image = image.narrow(2 + i, pads[i], sizes[i])
+    return image
+
+
+class _Window:
+    """Geometry of a pool: kernel, strides, dilations, pads, and ends grown for `ceil_mode`."""
+
+    def __init__(self, call: Call, data: Tensor):
+        self.rank = rank = data.ndim - 2
+        if not 1 <= rank <= 3:
+            call.refuse(f"{rank} spatial dimensions are not supported (1, 2 or 3 are)")
+        self.kernel = call.integers("kernel_shape", ())
+        self.strides = call.integers("strides", [1] * rank)
+        self.dilations = call.integers("dilations", [1] * rank)
+        sizes = data.shape[2:]
+        self.pads = explicit_pads(call, sizes, self.kernel, self.strides, self.dilations)
+        self.ceil = call.flag("ceil_mode")
+        self.grown = list(self.pads)
+        for i in range(rank if self.ceil else 0):
+            reach = (self.kernel[i] - 1) * self.dilations[i] + 1
+            span = sizes[i] + self.pads[i] + self.pads[i + rank] - reach
+            steps = -(-span // self.strides[i])
+            if steps * self.strides[i] >= sizes[i] + self.pads[i]:
+                steps -= 1  # a window may not start in the padding at the end
+            self.grown[i + rank] += max(0, steps * self.strides[i] - span)
+
+    @property
+    def plain(self) -> bool:
+        """Whether PyTorch's own padding does: alike on both sides, at most half a kernel."""
+        half = all(2 * self.pads[i] <= self.kernel[i] for i in range(self.rank))
+        return half and self.pads[: self.rank] == self.pads[self.rank :]
+
+
+@register("MaxPool")
+def max_pool(call: Call, data: Tensor) -> Any:
+    if not data.is_floating_point():
+        return _integer_max_pool(call, data)
+    window = _Window(call, data)
+    want = call.has(1)
+    function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[window.rank - 1]
+    none = [0] * window.rank
+    padded, added, pads, ceil = data, none + none, window.pads[: window.rank], window.ceil
+    if not window.plain:
+        padded, added, pads = pad_spatial(data, window.grown, -math.inf), window.grown, none
+        ceil = False  # its ends have been grown
+    size, step, dilations = window.kernel, window.strides, window.dilations
+    result = function(padded, size, step, pads, dilations, ceil_mode=ceil, return_indices=want)
+    return (result[0], _indices(call, result[1], data, added)) if want else result
+
+
+def _integer_max_pool(call: Call, data: Tensor) -> Any:
+    if data.dtype not in (torch.uint8, torch.int8):
+        call.refuse(f"element type {data.dtype} is not supported")
+    window = _Window(call, data)
+    function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[window.rank - 1]
+    padded = pad_spatial(data.to(torch.float32), window.grown, -math.inf)
+    if call.has(1):
+        call.refuse("indices of an integer pool are not supported")
+    return function(padded, window.kernel, window.strides, 0, window.dilations).to(data.dtype)
+
+
+def _indices(call: Call, index: Tensor, data: Tensor, pads: list[int]) -> Tensor:
+    """PyTorch counts inside one (padded) channel; ONNX in the whole tensor."""
+    sizes = list(data.shape[2:])
+    rank = len(sizes)
+    padded = [sizes[i] + pads[i] + pads[i + rank] for i in range(rank)]
+    places: list[Tensor] = []
+    rest = index
+    for i in reversed(range(rank)):
+        places.insert(0, rest.remainder(padded[i]) - pads[i])
+        rest = rest.div(padded[i], rounding_mode="floor")
+    flat = torch.zeros_like(index)
+    order = range(rank) if not call.flag("storage_order") else reversed(range(rank))
+    for i in order:
+        flat = flat * sizes[i] + places[i]
+    planes = torch.arange(data.shape[0] * data.shape[1], device=data.device)
+    shape = [data.shape[0], data.shape[1]] + [1] * rank
+    return flat + planes.reshape(shape) * math.prod(sizes)
+
+
+@register("AveragePool")
+def average_pool(call: Call, data: Tensor) -> Tensor:
+    window = _Window(call, data)
+    inside = call.flag("count_include_pad")
+    function: Any = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[window.rank - 1]
+    dilated = any(step != 1 for step in window.dilations)
+    if window.plain and not dilated:
+        result: Tensor = function(
+            data,
+            window.kernel,
+            window.strides,
+            window.pads[: window.rank],
+            window.ceil,
+            count_include_pad=inside,
+        )
+        return result
+    total = _window_sum(pad_spatial(data, window.grown, 0.0), window)
+    ones = torch.ones_like(data[:1, :1])
+    if inside:
+        grow = [g - p for g, p in zip(window.grown, window.pads, strict=True)]
+        counted = pad_spatial(pad_spatial(ones, window.pads, 1.0), grow, 0.0)
+    else:
+        counted = pad_spatial(ones, window.grown, 0.0)
+    return total / _window_sum(counted, window)
+
+
+def _window_sum(padded: Tensor, window: _Window) -> Tensor:
+    channels = padded.shape[1]
+    kernel = padded.new_ones([channels, 1, *window.kernel])
+    function: Any = (F.conv1d, F.conv2d, F.conv3d)[window.rank - 1]
+    result: Tensor = function(padded, kernel, None, window.strides, 0, window.dilations, channels)
+    return result
+
+
+@register("LpPool")
+def lp_pool(call: Call, data: Tensor) -> Tensor:
+    window = _Window(call, data)
+    p = call.integer("p", 2)
+    powers = pad_spatial(data.abs().pow(p), window.grown, 0.0)
+    return _window_sum(powers, window).pow(1.0 / p)
+
+
+@register("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(call: Call, data: Tensor) -> Tensor:
+    spatial = tuple(range(2, data.ndim))
+    if call.op == "GlobalAveragePool":
+        return data.mean(spatial, keepdim=True)
+    if call.op == "GlobalMaxPool":
+        return data.amax(spatial, keepdim=True)
+    p = call.integer("p", 2)
+    return data.abs().pow(p).sum(spatial, keepdim=True).pow(1.0 / p)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..call import DTYPES, Call, Known, Value, widened
+from ..call import DTYPES, MICROSOFT, ML, Call, Known, Value, widened
 from ..table import register
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -74,8 +74,8 @@ _BIT_OPERATORS = {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
 @register(*_UNARY)
-def unary(call: Call, x: Value) -> Tensor:
-    return _UNARY[call.op](call.tensor(x))
+def unary(call: Call, x: Tensor) -> Tensor:
+    return _UNARY[call.op](x)
 
 
 @register(*_BINARY)
@@ -129,11 +129,10 @@ def power(call: Call, base: Value, exponent: Value) -> Tensor:
 
 
 @register("BitShift")
-def bit_shift(call: Call, x: Value, y: Value) -> Tensor:
+def bit_shift(call: Call, data: Tensor, y: Tensor) -> Tensor:
     left = call.one_of("direction", "", ("LEFT", "RIGHT")) == "LEFT"
-    data = call.tensor(x)
     wide = data.to(torch.int64)
-    shift = call.tensor(y).to(torch.int64)
+    shift = y.to(torch.int64)
     out = torch.bitwise_left_shift(wide, shift) if left else torch.bitwise_right_shift(wide, shift)
     return out.to(data.dtype)
 
@@ -147,9 +146,7 @@ def variadic(call: Call, *values: Value) -> Tensor:
 
 
 @register("Where")
-def where(call: Call, condition: Value, x: Value, y: Value) -> Tensor:
-    mask = call.tensor(condition)
-    left, right = call.tensor(x), call.tensor(y)
+def where(call: Call, mask: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return torch.where(mask, left, right)
 
 
@@ -179,17 +176,15 @@ def _cast(call: Call, x: Value, dtype: torch.dtype) -> Tensor:
 
 
 @register("BitCast")
-def bit_cast(call: Call, x: Value) -> Tensor:
+def bit_cast(call: Call, data: Tensor) -> Tensor:
     to = call.integer("to", 0)
-    data = call.tensor(x)
     if to not in DTYPES or DTYPES[to].itemsize != data.dtype.itemsize:
         call.refuse(f"bit cast to ONNX type {to} is not supported")
     return data.view(DTYPES[to])
 
 
 @register("Clip")
-def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Tensor:
-    data = call.tensor(x)
+def clip(call: Call, data: Tensor, low: Value = None, high: Value = None) -> Tensor:
     if call.opset < 11:
         given = call.attributes
         ends = [call.number(name, 0.0) if name in given else None for name in ("min", "max")]
@@ -203,8 +198,7 @@ def clip(call: Call, x: Value, low: Value = None, high: Value = None) -> Tensor:
 
 
 @register("IsInf")
-def is_inf(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def is_inf(call: Call, data: Tensor) -> Tensor:
     positive, negative = call.flag("detect_positive", True), call.flag("detect_negative", True)
     if positive and negative:
         return torch.isinf(data)
@@ -213,23 +207,54 @@ def is_inf(call: Call, x: Value) -> Tensor:
     return torch.isneginf(data) if negative else torch.zeros_like(data, dtype=torch.bool)
 
 
-_WITH_ALPHA: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {
-    "Celu": (F.celu, 1.0),
-    "Elu": (F.elu, 1.0),
-    "LeakyRelu": (F.leaky_relu, 0.01),
+def _selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
+    plain = (alpha, gamma) == (1.6732632, 1.050701)
+    return F.selu(x) if plain else gamma * F.elu(x, alpha)
+
+
+def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
+    if beta == 0.5 and math.isclose(alpha, 1 / 6, rel_tol=1e-6):
+        return F.hardsigmoid(x)
+    return torch.clamp(alpha * x + beta, 0, 1)
+
+
+def _shrink(x: Tensor, bias: float, lambd: float) -> Tensor:
+    low = torch.where(x < -lambd, x + bias, torch.zeros_like(x))
+    return torch.where(x > lambd, x - bias, low).to(x.dtype)
+
+
+def _swish(x: Tensor, alpha: float) -> Tensor:
+    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+
+
+_WITH_NUMBERS: dict[str, tuple[Callable[..., Tensor], dict[str, float]]] = {
+    "Celu": (F.celu, {"alpha": 1.0}),
+    "Elu": (F.elu, {"alpha": 1.0}),
+    "HardSigmoid": (_hard_sigmoid, {"alpha": 0.2, "beta": 0.5}),
+    "LeakyRelu": (F.leaky_relu, {"alpha": 0.01}),
+    "Selu": (_selu, {"alpha": 1.6732632, "gamma": 1.050701}),
+    "Shrink": (_shrink, {"bias": 0.0, "lambd": 0.5}),
+    "Swish": (_swish, {"alpha": 1.0}),
+    "ThresholdedRelu": (lambda x, alpha: F.threshold(x, alpha, 0.0), {"alpha": 1.0}),
 }
-"""Activations of one number, and its default."""
+"""Functions of one tensor and of number attributes, with their defaults."""
+
+_OF_OTHER_DOMAINS: dict[str, tuple[Callable[..., Tensor], dict[str, float]]] = {
+    "Binarizer": (lambda x, threshold: (x > threshold).to(x.dtype), {"threshold": 0.0}),
+    "QuickGelu": (_swish, {"alpha": 1.702}),
+}
 
 
-@register(*_WITH_ALPHA)
-def with_alpha(call: Call, x: Value) -> Tensor:
-    function, default = _WITH_ALPHA[call.op]
-    return function(call.tensor(x), call.number("alpha", default))
+@register("QuickGelu", domain=MICROSOFT)
+@register("Binarizer", domain=ML)
+@register(*_WITH_NUMBERS)
+def with_numbers(call: Call, x: Tensor) -> Tensor:
+    function, numbers = {**_WITH_NUMBERS, **_OF_OTHER_DOMAINS}[call.op]
+    return function(x, *[call.number(name, default) for name, default in numbers.items()])
 
 
 @register("PRelu")
-def prelu(call: Call, x: Value, slope: Value) -> Tensor:
-    data, weight = call.tensor(x), call.tensor(slope)
+def prelu(call: Call, data: Tensor, weight: Tensor) -> Tensor:
     channels = data.shape[1] if data.ndim > 1 else 1
     per_channel = weight.ndim == data.ndim - 1 and weight.numel() == weight.shape[0] == channels
     if weight.numel() == 1 or per_channel or call.flag("per_channel"):
@@ -237,46 +262,7 @@ def prelu(call: Call, x: Value, slope: Value) -> Tensor:
     return torch.where(data < 0, data * weight, data)
 
 
-@register("Selu")
-def selu(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
-    alpha, gamma = call.number("alpha", 1.6732632), call.number("gamma", 1.050701)
-    if (alpha, gamma) == (1.6732632, 1.050701):
-        return F.selu(data)
-    return gamma * F.elu(data, alpha)
-
-
-@register("ThresholdedRelu")
-def thresholded_relu(call: Call, x: Value) -> Tensor:
-    return F.threshold(call.tensor(x), call.number("alpha", 1.0), 0.0)
-
-
-@register("HardSigmoid")
-def hard_sigmoid(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
-    alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
-    if beta == 0.5 and math.isclose(alpha, 1 / 6, rel_tol=1e-6):
-        return F.hardsigmoid(data)
-    return torch.clamp(alpha * data + beta, 0, 1)
-
-
-@register("Shrink")
-def shrink(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
-    bias, lambd = call.number("bias", 0.0), call.number("lambd", 0.5)
-    zero = torch.zeros_like(data)
-    low = torch.where(data < -lambd, data + bias, zero)
-    return torch.where(data > lambd, data - bias, low).to(data.dtype)
-
-
 @register("Gelu")
-def gelu(call: Call, x: Value) -> Tensor:
+def gelu(call: Call, x: Tensor) -> Tensor:
     approximate = call.one_of("approximate", "none", ("none", "tanh"))
-    return F.gelu(call.tensor(x), approximate=approximate)
-
-
-@register("Swish")
-def swish(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
-    alpha = call.number("alpha", 1.0)
-    return F.silu(data) if alpha == 1.0 else data * torch.sigmoid(alpha * data)
+    return F.gelu(x, approximate=approximate)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..call import Call, Known, Value
+from ..call import ML, Call, Known, Value
 from ..table import register
 
 
@@ -17,9 +17,8 @@ def _wrapped(index: Tensor, size: int) -> Tensor:
 
 
 @register("Gather")
-def gather(call: Call, x: Value, indices: Value) -> Tensor:
+def gather(call: Call, data: Tensor, indices: Value) -> Tensor:
     """`aten.embedding` for rows of a matrix, else plain indexing (negative indices count back)."""
-    data = call.tensor(x)
     axis = call.axis(0, data.ndim)
     call.check_within(indices, -data.shape[axis], data.shape[axis], "index")
     if isinstance(indices, Known) and indices.data.ndim == 0:
@@ -39,16 +38,16 @@ def gather(call: Call, x: Value, indices: Value) -> Tensor:
 
 
 @register("GatherElements")
-def gather_elements(call: Call, x: Value, indices: Value) -> Tensor:
-    data, index = call.tensor(x), call.tensor(indices)
+def gather_elements(call: Call, data: Tensor, indices: Value) -> Tensor:
+    index = call.tensor(indices)
     axis = call.axis(0, data.ndim)
     call.check_within(indices, -data.shape[axis], data.shape[axis], "index")
     return torch.gather(data, axis, _wrapped(index, data.shape[axis]))
 
 
 @register("GatherND")
-def gather_nd(call: Call, x: Value, indices: Value) -> Tensor:
-    data, index = call.tensor(x), call.tensor(indices).to(torch.int64)
+def gather_nd(call: Call, data: Tensor, indices: Value) -> Tensor:
+    index = call.tensor(indices).to(torch.int64)
     batch = call.integer("batch_dims", 0)
     leading = [
         torch.arange(data.shape[i], device=data.device).reshape(
@@ -60,10 +59,9 @@ def gather_nd(call: Call, x: Value, indices: Value) -> Tensor:
 
 
 @register("Scatter", "ScatterElements")
-def scatter_elements(call: Call, x: Value, indices: Value, updates: Value) -> Tensor:
-    data, source = call.tensor(x), call.tensor(updates)
+def scatter_elements(call: Call, data: Tensor, indices: Tensor, source: Tensor) -> Tensor:
     axis = call.axis(0, data.ndim)
-    index = _wrapped(call.tensor(indices), data.shape[axis])
+    index = _wrapped(indices, data.shape[axis])
     how = call.one_of("reduction", "none", ("none", "add", "mul", "max", "min"))
     if how == "none":
         return torch.scatter(data, axis, index, source)
@@ -74,9 +72,8 @@ def scatter_elements(call: Call, x: Value, indices: Value, updates: Value) -> Te
 
 
 @register("ScatterND")
-def scatter_nd(call: Call, x: Value, indices: Value, updates: Value) -> Tensor:
-    data, source = call.tensor(x), call.tensor(updates)
-    index = call.tensor(indices).to(torch.int64).unbind(-1)
+def scatter_nd(call: Call, data: Tensor, indices: Tensor, source: Tensor) -> Tensor:
+    index = indices.to(torch.int64).unbind(-1)
     how = call.one_of("reduction", "none", ("none", "add", "mul", "max", "min"))
     if how in ("none", "add"):
         return data.index_put(index, source, accumulate=how == "add")
@@ -87,12 +84,10 @@ def scatter_nd(call: Call, x: Value, indices: Value, updates: Value) -> Tensor:
 
 
 @register("TensorScatter")
-def tensor_scatter(call: Call, cache: Value, update: Value, starts: Value = None) -> Tensor:
+def tensor_scatter(call: Call, data: Tensor, new: Tensor, first: Tensor | None = None) -> Tensor:
     """Write `update` into `cache` along `axis`, per batch, from `starts` on."""
-    data, new = call.tensor(cache), call.tensor(update)
     axis = call.axis(-2, data.ndim)
     mode = call.one_of("mode", "linear", ("linear", "circular"))
-    first = call.optional(starts)
     steps = torch.arange(new.shape[axis], device=data.device)
     if first is None:
         first = torch.zeros(data.shape[0], dtype=torch.int64, device=data.device)
@@ -105,8 +100,7 @@ def tensor_scatter(call: Call, cache: Value, update: Value, starts: Value = None
 
 
 @register("TopK")
-def top_k(call: Call, x: Value, k: Value = None) -> tuple[Tensor, ...]:
-    data = call.tensor(x)
+def top_k(call: Call, data: Tensor, k: Value = None) -> tuple[Tensor, ...]:
     count = call.integer("k", 0) if k is None else int(call.scalar(k, "k"))
     largest = call.flag("largest", True)
     axis = call.axis(-1, data.ndim)
@@ -116,8 +110,7 @@ def top_k(call: Call, x: Value, k: Value = None) -> tuple[Tensor, ...]:
 
 
 @register("ArgMax", "ArgMin")
-def arg_extreme(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def arg_extreme(call: Call, data: Tensor) -> Tensor:
     axis = call.axis(0, data.ndim)
     last = call.flag("select_last_index")
     function = torch.argmax if call.op == "ArgMax" else torch.argmin
@@ -128,8 +121,7 @@ def arg_extreme(call: Call, x: Value) -> Tensor:
 
 
 @register("CumSum", "CumProd")
-def cumulative(call: Call, x: Value, axis: Value) -> Tensor:
-    data = call.tensor(x)
+def cumulative(call: Call, data: Tensor, axis: Value) -> Tensor:
     dim = int(call.scalar(axis, "axis"))
     reverse = call.flag("reverse")
     running = data.flip(dim) if reverse else data
@@ -150,10 +142,41 @@ def non_zero(call: Call, x: Value) -> Tensor:
 
 
 @register("Compress")
-def compress(call: Call, x: Value, condition: Value) -> Tensor:
-    data = call.tensor(x)
+def compress(call: Call, data: Tensor, condition: Value) -> Tensor:
     keep = [i for i, kept in enumerate(call.ints(condition, "condition")) if kept]
     index = torch.tensor(keep, dtype=torch.int64, device=data.device)
     if "axis" not in call.attributes:
         return data.reshape(-1).index_select(0, index)
     return data.index_select(call.axis(0, data.ndim), index)
+
+
+@register("OneHot")
+def one_hot(call: Call, index: Tensor, depth: Value, values: Tensor) -> Tensor:
+    count = int(call.scalar(depth, "depth"))
+    off, on = values.unbind(0)
+    axis = call.axis(-1, index.ndim + 1)
+    wrapped = index.to(torch.int64)
+    wrapped = torch.where(wrapped < 0, wrapped + count, wrapped).unsqueeze(axis)
+    shape = [1] * (index.ndim + 1)
+    shape[axis] = count
+    positions = torch.arange(count, device=index.device).reshape(shape)
+    return torch.where(positions == wrapped, on, off)
+
+
+@register("ReverseSequence")
+def reverse_sequence(call: Call, data: Tensor, length: Tensor) -> Tensor:
+    batch, time = call.integer("batch_axis", 1), call.integer("time_axis", 0)
+    moved = data.movedim((batch, time), (0, 1))
+    steps = torch.arange(moved.shape[1], device=data.device).unsqueeze(0)
+    order = torch.where(steps < length.unsqueeze(1), length.unsqueeze(1) - 1 - steps, steps)
+    index = order.reshape(*order.shape, *([1] * (moved.ndim - 2))).expand(moved.shape)
+    return moved.gather(1, index).movedim((0, 1), (batch, time))
+
+
+@register("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(call: Call, data: Tensor, indices: Value) -> Tensor:
+    """Chosen elements of the last dimension; a vector counts as a matrix of one row."""
+    index = call.tensor(indices)
+    call.check_within(indices, 0, data.shape[-1], "feature")
+    rows = data.unsqueeze(0) if data.ndim == 1 else data
+    return rows.index_select(-1, index.reshape(-1).to(torch.int64))

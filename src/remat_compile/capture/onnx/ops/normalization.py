@@ -8,24 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..call import DTYPES, Call, Value
+from ..call import DTYPES, Call
 from ..table import register
 
 
 @register("BatchNormalization")
-def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> Any:
+def batch_norm(
+    call: Call, data: Tensor, weight: Tensor, offset: Tensor, old_mean: Tensor, old_var: Tensor
+) -> Any:
     """Fixed statistics; with `training_mode`, or `train_bn`, batch statistics and updated ones.
 
     ONNX `momentum` weighs the old statistics, PyTorch's the new ones. With `training_mode`
     the new statistics are outputs as well, and their variance is that of the population.
     """
-    data = call.tensor(x)
-    weight, offset = call.tensor(scale), call.tensor(bias)
     eps = call.number("epsilon", 1e-5)
-    momentum = call.complement("momentum", "0.9")
+    momentum = round(1 - call.number("momentum", 0.9), 15)  # 0.1, not 0.09999999999999998
     if not call.flag("spatial", True):
         call.refuse("spatial=0 is not supported")
-    old_mean, old_var = call.tensor(mean), call.tensor(var)
     if not all(one.is_floating_point() for one in (data, weight, offset, old_mean, old_var)):
         call.refuse("its inputs must be floating-point", "FB0606")
     if any(list(one.shape) != [data.shape[1]] for one in (weight, offset, old_mean, old_var)):
@@ -44,8 +43,7 @@ def batch_norm(call: Call, x: Value, scale: Value, bias: Value, mean: Value, var
 
 
 @register("LayerNormalization")
-def layer_norm(call: Call, x: Value, scale: Value, bias: Value = None) -> Any:
-    data, weight, offset = call.tensor(x), call.tensor(scale), call.optional(bias)
+def layer_norm(call: Call, data: Tensor, weight: Tensor, offset: Tensor | None = None) -> Any:
     axis = call.axis(-1, data.ndim)
     eps = call.number("epsilon", 1e-5)
     shape = list(data.shape[axis:])
@@ -61,16 +59,14 @@ def layer_norm(call: Call, x: Value, scale: Value, bias: Value = None) -> Any:
 
 
 @register("InstanceNormalization")
-def instance_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
+def instance_norm(call: Call, x: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     eps = call.number("epsilon", 1e-5)
-    weight, offset = call.tensor(scale), call.tensor(bias)
-    return F.instance_norm(call.tensor(x), weight=weight, bias=offset, eps=eps)
+    return F.instance_norm(x, weight=weight, bias=offset, eps=eps)
 
 
 @register("GroupNormalization")
-def group_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
+def group_norm(call: Call, data: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     """Scale and bias per channel from opset 21 on, per group before."""
-    data, weight, offset = call.tensor(x), call.tensor(scale), call.tensor(bias)
     groups, channels = call.integer("num_groups", 1), data.shape[1]
     if call.opset < 21 and weight.shape[0] == groups != channels:
         weight = weight.repeat_interleave(channels // groups)
@@ -79,8 +75,7 @@ def group_norm(call: Call, x: Value, scale: Value, bias: Value) -> Tensor:
 
 
 @register("RMSNormalization")
-def rms_norm(call: Call, x: Value, scale: Value) -> Tensor:
-    data, weight = call.tensor(x), call.tensor(scale)
+def rms_norm(call: Call, data: Tensor, weight: Tensor) -> Tensor:
     axis = call.axis(-1, data.ndim)
     eps = call.number("epsilon", 1e-5)
     stash = DTYPES[call.integer("stash_type", 1)]
@@ -93,16 +88,14 @@ def rms_norm(call: Call, x: Value, scale: Value) -> Tensor:
 
 
 @register("LpNormalization")
-def lp_normalization(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def lp_normalization(call: Call, data: Tensor) -> Tensor:
     axis, p = call.axis(-1, data.ndim), call.integer("p", 2)
     norm = data.abs().sum(axis, keepdim=True) if p == 1 else data.norm(p, axis, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(data), data / torch.where(norm == 0, 1, norm))
 
 
 @register("MeanVarianceNormalization")
-def mean_variance_normalization(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def mean_variance_normalization(call: Call, data: Tensor) -> Tensor:
     axes = call.integers("axes", [0, 2, 3])
     mean = data.mean(axes, keepdim=True)
     deviation = (data.pow(2).mean(axes, keepdim=True) - mean.pow(2)).sqrt()
@@ -110,9 +103,8 @@ def mean_variance_normalization(call: Call, x: Value) -> Tensor:
 
 
 @register("LRN")
-def local_response_norm(call: Call, x: Value) -> Tensor:
+def local_response_norm(call: Call, data: Tensor) -> Tensor:
     """ONNX and PyTorch differ for an even size: ONNX looks one channel further ahead."""
-    data = call.tensor(x)
     size, alpha = call.integer("size", 1), call.number("alpha", 1e-4)
     beta, bias = call.number("beta", 0.75), call.number("bias", 1.0)
     if size % 2:

@@ -1,7 +1,10 @@
-"""`LSTM`, `GRU` and `RNN`, step by step: every step's tensors are the planner's to keep or drop."""
+"""`LSTM`, `GRU`, `RNN` and `LinearAttention`, step by step: every step's tensors are the planner's
+to keep or drop.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +22,11 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softsign": F.softsign,
     "tanh": torch.tanh,
 }
+
+
 _DEFAULT = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+
+
 _MOST_STEPS = 4096
 
 
@@ -78,24 +85,22 @@ class _Layer:
 @register("LSTM", "GRU", "RNN")
 def recurrent(
     call: Call,
-    x: Value,
-    w: Value,
-    r: Value,
-    b: Value = None,
-    lengths: Value = None,
+    data: Tensor,
+    weights: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None = None,
+    length: Tensor | None = None,
     h0: Value = None,
     c0: Value = None,
-    p: Value = None,
+    peep: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Y, the last hidden state and (LSTM) the last cell."""
-    data, weights, recurrence = call.tensor(x), call.tensor(w), call.tensor(r)
     batch_first = call.flag("layout")
     data = data.transpose(0, 1) if batch_first else data
     if data.shape[0] > _MOST_STEPS:
         call.refuse(f"more than {_MOST_STEPS} steps", "FB0618")
     direction = call.one_of("direction", "forward", ("forward", "reverse", "bidirectional"))
     count, size = weights.shape[0], recurrence.shape[-1]
-    bias, peep, length = call.optional(b), call.optional(p), call.optional(lengths)
     first = [_initial(call, value, data, count, size, batch_first).unbind(0) for value in (h0, c0)]
     functions = _functions(call, count)
     everything, hidden, cells = [], [], []
@@ -163,3 +168,62 @@ def _functions(call: Call, count: int) -> list[list[Callable[[Tensor], Tensor]]]
         call.refuse(f"activation {unknown[0]}; supported: {', '.join(_ACTIVATIONS)}")
     each = len(_DEFAULT[call.op])
     return [[_ACTIVATIONS[n] for n in names[i * each : (i + 1) * each]] for i in range(count)]
+
+
+_RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@register("LinearAttention")
+def linear_attention(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    past: Value = None,
+    decay: Value = None,
+    beta: Value = None,
+) -> tuple[Tensor, Tensor]:
+    """Result and last state; step by step, at least in float32, as the standard writes it.
+
+        S = exp(g_t) S + k_t (beta_t (v_t - (exp(g_t) S)' k_t))'        o_t = scale S' q_t
+
+    Rules without decay have no exp(g_t), those without delta write v_t itself.
+    """
+    rule = call.one_of("update_rule", "gated_delta", _RULES)
+    if (decay is not None, beta is not None) != ("gated" in rule, "delta" in rule):
+        call.refuse(f'update rule "{rule}" does not go with the inputs that are given', "FB0606")
+    kv_heads, q_heads = call.integer("kv_num_heads", 0), call.integer("q_num_heads", 0)
+    if kv_heads < 1 or q_heads < 1 or q_heads % kv_heads:
+        call.refuse("q_num_heads must be a multiple of kv_num_heads", "FB0606")
+    if query.shape[1] > _MOST_STEPS:
+        call.refuse(f"more than {_MOST_STEPS} steps", "FB0618")
+    kind = torch.promote_types(query.dtype, torch.float32)
+    # Steps come first. Query heads that share a state stand beside each other.
+    queries = _heads(query, q_heads, kind)
+    queries = queries.reshape(*queries.shape[:2], kv_heads, -1, queries.shape[-1])
+    keys, values = _heads(key, kv_heads, kind), _heads(value, kv_heads, kind)
+    keep = None if decay is None else _heads(call.tensor(decay), kv_heads, kind).exp()
+    rate = call.optional(beta)
+    rates = None if rate is None else _heads(rate, rate.shape[-1], kind)
+    scale = call.number("scale", 0.0) or 1 / math.sqrt(queries.shape[-1])
+    if past is None:
+        state = keys.new_zeros(*keys.shape[1:], values.shape[-1])
+    else:
+        state = call.tensor(past).to(kind)
+    outputs = []
+    for t in range(keys.shape[0]):
+        new = values[t]
+        if keep is not None:
+            state = state * keep[t].unsqueeze(-1)
+        if rates is not None:
+            new = rates[t] * (new - (keys[t].unsqueeze(-2) @ state).squeeze(-2))
+        state = state + keys[t].unsqueeze(-1) * new.unsqueeze(-2)
+        outputs.append(scale * (queries[t] @ state))
+    out = torch.stack(outputs, 1).flatten(2).to(query.dtype)
+    return out, state.to(query.dtype if past is None else call.tensor(past).dtype)
+
+
+def _heads(packed: Tensor, count: int, kind: torch.dtype) -> Tensor:
+    """(batch, step, heads * width) as (step, batch, head, width)."""
+    batch, steps, size = packed.shape
+    return packed.to(kind).transpose(0, 1).reshape(steps, batch, count, size // count)

@@ -1,4 +1,4 @@
-"""Reductions and softmaxes."""
+"""Reductions, softmaxes, and losses with labels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from ..call import Call, Value
+from ..call import Call, Known, Value
 from ..table import register
 
 
@@ -69,6 +71,7 @@ _REDUCE: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
     "ReduceLogSumExp": _log_sum_exp,
 }
 
+
 _PREPARE: dict[str, Callable[[Tensor], Tensor]] = {
     "ReduceL1": torch.abs,
     "ReduceL2": torch.abs,
@@ -79,8 +82,7 @@ _PREPARE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @register(*_REDUCE)
-def reduce(call: Call, x: Value, axes: Value = None) -> Tensor:
-    data = call.tensor(x)
+def reduce(call: Call, data: Tensor, axes: Value = None) -> Tensor:
     dims = call.axes(axes, data.ndim)
     if not dims and not call.flag("noop_with_empty_axes"):
         dims = list(range(data.ndim))
@@ -90,9 +92,8 @@ def reduce(call: Call, x: Value, axes: Value = None) -> Tensor:
 
 
 @register("Softmax", "LogSoftmax")
-def softmax(call: Call, x: Value) -> Tensor:
+def softmax(call: Call, data: Tensor) -> Tensor:
     """Along one axis; before opset 13 over all dimensions from `axis` (default 1) on."""
-    data = call.tensor(x)
     function: Callable[..., Tensor] = torch.softmax
     if call.op == "LogSoftmax":
         function = torch.log_softmax
@@ -107,10 +108,38 @@ def _whole(data: Tensor, function: Callable[..., Tensor]) -> Tensor:
 
 
 @register("Hardmax")
-def hardmax(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def hardmax(call: Call, data: Tensor) -> Tensor:
     axis = call.axis(-1 if call.opset >= 13 else 1, data.ndim)
     flat = data if call.opset >= 13 else data.flatten(axis)
     dim = axis if call.opset >= 13 else -1
     index = flat.argmax(dim, keepdim=True)
     return torch.zeros_like(flat).scatter(dim, index, 1).reshape(data.shape)
+
+
+_NO_LABEL = -100
+"""PyTorch's own default for a label that is left out."""
+
+
+@register("NegativeLogLikelihoodLoss")
+def nll_loss(call: Call, x: Tensor, target: Value, weight: Value = None) -> Tensor:
+    return _nll(call, x, target, weight)
+
+
+def _nll(call: Call, logs: Tensor, target: Value, weight: Value) -> Tensor:
+    """`F.nll_loss`; without `ignore_index` no label is left out."""
+    reduction = call.one_of("reduction", "mean", ("none", "sum", "mean"))
+    ignored = call.integer("ignore_index", _NO_LABEL)
+    if isinstance(target, Known) and target.items is not None:
+        classes = logs.shape[1 if logs.ndim > 1 else 0]
+        labels = tree_leaves(target.items)
+        if any(label != ignored and not 0 <= label < classes for label in labels):
+            call.refuse(f"a label is outside the {classes} classes", "FB0606")
+    index, shares = call.tensor(target).to(torch.int64), call.optional(weight)
+    return F.nll_loss(logs, index, shares, ignore_index=ignored, reduction=reduction)
+
+
+@register("SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(call: Call, x: Tensor, target: Value, weight: Value = None) -> Any:
+    logs = torch.log_softmax(x, 1)
+    loss = _nll(call, logs, target, weight)
+    return (loss, logs) if call.has(1) else loss

@@ -1,4 +1,4 @@
-"""Interpolation and sampling."""
+"""Interpolation on a regular grid."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _COORDINATES = (
     "tf_crop_and_resize",
     "tf_half_pixel_for_nn",
 )
+
+
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -37,10 +39,9 @@ class _Axis:
 
 
 @register("Upsample")
-def upsample(call: Call, x: Value, scales: Value = None) -> Tensor:
+def upsample(call: Call, data: Tensor, scales: Value = None) -> Tensor:
     """The predecessor of `Resize`: asymmetric coordinates; floor where it enlarges, ceil where
     it shrinks (as ONNX Runtime, and the tests of ONNX 1.5, read opset 10)."""
-    data = call.tensor(x)
     mode = call.one_of("mode", "nearest", ("nearest", "linear"))
     given = call.attributes.get("scales")
     factors = list(given) if given is not None else call.floats(scales, "scales")
@@ -55,11 +56,10 @@ def upsample(call: Call, x: Value, scales: Value = None) -> Tensor:
 
 @register("Resize")
 def resize(
-    call: Call, x: Value, roi: Value = None, scales: Value = None, sizes: Value = None
+    call: Call, data: Tensor, roi: Value = None, scales: Value = None, sizes: Value = None
 ) -> Tensor:
-    data = call.tensor(x)
     if call.opset < 11:  # Resize-10: (X, scales), asymmetric, floor
-        old: Tensor = upsample(call, x, roi)
+        old: Tensor = upsample(call, data, roi)
         return old
     mode = call.one_of("mode", "nearest", ("nearest", "linear", "cubic"))
     where = call.one_of("coordinate_transformation_mode", "half_pixel", _COORDINATES)
@@ -229,25 +229,3 @@ def _kernel(distance: float, mode: str, a: float) -> float:
     if d <= 1:
         return (a + 2) * d**3 - (a + 3) * d**2 + 1
     return a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a if d < 2 else 0.0
-
-
-@register("GridSample")
-def grid_sample(call: Call, x: Value, grid: Value) -> Tensor:
-    names = {
-        "linear": "bilinear",
-        "bilinear": "bilinear",
-        "cubic": "bicubic",
-        "bicubic": "bicubic",
-        "nearest": "nearest",
-    }
-    mode = names[call.one_of("mode", "linear", tuple(names))]
-    data = call.tensor(x)
-    if mode == "bicubic" and data.ndim != 4:
-        call.refuse("cubic sampling needs two spatial dimensions")
-    padding = call.one_of("padding_mode", "zeros", ("zeros", "border", "reflection"))
-    return F.grid_sample(data, call.tensor(grid), mode, padding, call.flag("align_corners"))
-
-
-@register("AffineGrid")
-def affine_grid(call: Call, theta: Value, size: Value) -> Tensor:
-    return F.affine_grid(call.tensor(theta), call.ints(size, "size"), call.flag("align_corners"))

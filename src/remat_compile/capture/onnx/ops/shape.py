@@ -1,4 +1,4 @@
-"""Operators that move, cut or repeat elements without computing."""
+"""Operators that move, cut, repeat or pad elements, and ONNX sequences, which are Python lists."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def identity(call: Call, x: Value) -> Any:
 
 
 @register("Reshape")
-def reshape(call: Call, x: Value, shape: Value = None) -> Tensor:
-    data = call.tensor(x)
+def reshape(call: Call, data: Tensor, shape: Value = None) -> Tensor:
     sizes = call.ints(shape, "shape") if shape is not None else call.integers("shape", ())
     if not call.flag("allowzero"):
         sizes = [data.shape[i] if size == 0 else size for i, size in enumerate(sizes)]
@@ -31,16 +30,14 @@ def reshape(call: Call, x: Value, shape: Value = None) -> Tensor:
 
 
 @register("Flatten")
-def flatten(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def flatten(call: Call, data: Tensor) -> Tensor:
     axis = call.integer("axis", 1)
     axis = axis + data.ndim if axis < 0 else axis
     return data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
 
 
 @register("Squeeze")
-def squeeze(call: Call, x: Value, axes: Value = None) -> Tensor:
-    data = call.tensor(x)
+def squeeze(call: Call, data: Tensor, axes: Value = None) -> Tensor:
     dims = call.axes(axes, data.ndim)
     if dims is None:
         return data.squeeze()
@@ -51,8 +48,7 @@ def squeeze(call: Call, x: Value, axes: Value = None) -> Tensor:
 
 
 @register("Unsqueeze")
-def unsqueeze(call: Call, x: Value, axes: Value = None) -> Tensor:
-    data = call.tensor(x)
+def unsqueeze(call: Call, data: Tensor, axes: Value = None) -> Tensor:
     attribute = call.attributes.get("axes")
     count = len(attribute) if attribute is not None else len(call.ints(axes, "axes"))
     for axis in sorted(call.axes(axes, data.ndim + count) or ()):
@@ -61,8 +57,7 @@ def unsqueeze(call: Call, x: Value, axes: Value = None) -> Tensor:
 
 
 @register("Transpose")
-def transpose(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def transpose(call: Call, data: Tensor) -> Tensor:
     order = call.integers("perm", range(data.ndim - 1, -1, -1))
     if order == list(range(data.ndim)):
         return data
@@ -73,8 +68,7 @@ def transpose(call: Call, x: Value) -> Tensor:
 
 
 @register("Expand")
-def expand(call: Call, x: Value, shape: Value) -> Tensor:
-    data = call.tensor(x)
+def expand(call: Call, data: Tensor, shape: Value) -> Tensor:
     wanted = call.ints(shape, "shape")
     rank = max(data.ndim, len(wanted))
     have = [1] * (rank - data.ndim) + list(data.shape)
@@ -90,8 +84,7 @@ def concat(call: Call, *values: Value) -> Tensor:
 
 
 @register("Split")
-def split(call: Call, x: Value, sizes: Value = None) -> tuple[Tensor, ...]:
-    data = call.tensor(x)
+def split(call: Call, data: Tensor, sizes: Value = None) -> tuple[Tensor, ...]:
     axis = call.axis(0, data.ndim)
     return torch.split(data, split_sizes(call, data.shape[axis], sizes), dim=axis)
 
@@ -110,13 +103,12 @@ def split_sizes(call: Call, length: int, sizes: Value) -> list[int]:
 @register("Slice")
 def slice_(
     call: Call,
-    x: Value,
+    data: Tensor,
     starts: Value = None,
     ends: Value = None,
     axes: Value = None,
     steps: Value = None,
 ) -> Tensor:
-    data = call.tensor(x)
     first = call.ints(starts, "starts") if starts is not None else call.integers("starts", ())
     last = call.ints(ends, "ends") if ends is not None else call.integers("ends", ())
     where = call.axes(axes, data.ndim) or list(range(len(first)))
@@ -141,13 +133,14 @@ def _slice_axis(data: Tensor, axis: int, start: int, end: int, step: int) -> Ten
 
 
 @register("Tile")
-def tile(call: Call, x: Value, repeats: Value) -> Tensor:
-    return call.tensor(x).repeat(call.ints(repeats, "repeats"))
+def tile(call: Call, x: Tensor, repeats: Value) -> Tensor:
+    return x.repeat(call.ints(repeats, "repeats"))
 
 
 @register("Pad")
-def pad(call: Call, x: Value, pads: Value = None, fill: Value = None, axes: Value = None) -> Tensor:
-    data = call.tensor(x)
+def pad(
+    call: Call, data: Tensor, pads: Value = None, fill: Value = None, axes: Value = None
+) -> Tensor:
     amounts = call.ints(pads, "pads") if pads is not None else call.integers("pads", ())
     where = call.axes(axes, data.ndim) if axes is not None else list(range(data.ndim))
     assert where is not None
@@ -179,8 +172,7 @@ def _pad_by_index(data: Tensor, axis: int, before: int, after: int, mode: str) -
 
 
 @register("DepthToSpace")
-def depth_to_space(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def depth_to_space(call: Call, data: Tensor) -> Tensor:
     block = call.integer("blocksize", 1)
     if call.one_of("mode", "DCR", ("DCR", "CRD")) == "CRD":
         return F.pixel_shuffle(data, block)
@@ -190,8 +182,7 @@ def depth_to_space(call: Call, x: Value) -> Tensor:
 
 
 @register("SpaceToDepth")
-def space_to_depth(call: Call, x: Value) -> Tensor:
-    data = call.tensor(x)
+def space_to_depth(call: Call, data: Tensor) -> Tensor:
     block = call.integer("blocksize", 1)
     n, c, h, w = data.shape
     if call.one_of("mode", "DCR", ("DCR", "CRD")) == "CRD":
@@ -201,8 +192,7 @@ def space_to_depth(call: Call, x: Value) -> Tensor:
 
 
 @register("Trilu")
-def trilu(call: Call, x: Value, k: Value = None) -> Tensor:
-    data = call.tensor(x)
+def trilu(call: Call, data: Tensor, k: Value = None) -> Tensor:
     diagonal = call.scalar(k, "k", 0)
     return torch.triu(data, diagonal) if call.flag("upper", True) else torch.tril(data, diagonal)
 
@@ -219,3 +209,77 @@ def shape(call: Call, x: Value) -> Tensor:
 def size(call: Call, x: Value) -> Tensor:
     data = x.data if isinstance(x, Known) else call.tensor(x)
     return torch.tensor(data.numel(), dtype=torch.int64)
+
+
+@register("CenterCropPad")
+def center_crop_pad(call: Call, data: Tensor, shape: Value) -> Tensor:
+    where = call.axes(None, data.ndim) or list(range(data.ndim))
+    for axis, size in zip(where, call.ints(shape, "shape"), strict=True):
+        have = data.shape[axis]
+        if size < have:
+            data = data.narrow(axis, (have - size) // 2, size)
+        elif size > have:
+            before = (size - have) // 2
+            pads = [0, 0] * (data.ndim - 1 - axis) + [before, size - have - before]
+            data = F.pad(data, pads)
+    return data
+
+
+def _items(call: Call, sequence: Value) -> list[Any]:
+    if not isinstance(sequence, list):
+        call.refuse("the input is not a sequence", "FB0606")
+    return sequence
+
+
+@register("SequenceConstruct")
+def sequence_construct(call: Call, *values: Value) -> list[Any]:
+    return [[call.tensor(value) for value in values]]
+
+
+@register("SequenceEmpty")
+def sequence_empty(call: Call) -> list[Any]:
+    return [[]]
+
+
+@register("SequenceInsert")
+def sequence_insert(call: Call, sequence: Value, x: Tensor, position: Value = None) -> list[Any]:
+    items = list(_items(call, sequence))
+    items.insert(int(call.scalar(position, "position", len(items))), x)
+    return [items]
+
+
+@register("SequenceErase")
+def sequence_erase(call: Call, sequence: Value, position: Value = None) -> list[Any]:
+    items = list(_items(call, sequence))
+    del items[int(call.scalar(position, "position", -1))]
+    return [items]
+
+
+@register("SequenceAt")
+def sequence_at(call: Call, sequence: Value, position: Value) -> Tensor:
+    return call.tensor(_items(call, sequence)[int(call.scalar(position, "position"))])
+
+
+@register("SequenceLength")
+def sequence_length(call: Call, sequence: Value) -> Tensor:
+    return torch.tensor(len(_items(call, sequence)), dtype=torch.int64)
+
+
+@register("SplitToSequence")
+def split_to_sequence(call: Call, data: Tensor, sizes: Value = None) -> list[Any]:
+    axis = call.axis(0, data.ndim)
+    if sizes is None:
+        parts = torch.split(data, 1, dim=axis)
+        if not call.flag("keepdims", True):
+            parts = tuple(part.squeeze(axis) for part in parts)
+        return [list(parts)]
+    if isinstance(sizes, Known) and sizes.data.ndim == 0:
+        return [list(torch.split(data, int(call.scalar(sizes)), dim=axis))]
+    return [list(torch.split(data, split_sizes(call, data.shape[axis], sizes), dim=axis))]
+
+
+@register("ConcatFromSequence")
+def concat_from_sequence(call: Call, sequence: Value) -> Tensor:
+    items = [call.tensor(item) for item in _items(call, sequence)]
+    axis = call.integer("axis", 0)
+    return torch.stack(items, axis) if call.flag("new_axis") else torch.cat(items, axis)

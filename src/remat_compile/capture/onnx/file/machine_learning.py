@@ -14,7 +14,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from ....ir.diagnostics import Diagnostic, FBError
-from ..table import ML
+from ..call import ML
 
 _POST = {"NONE": None, "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 

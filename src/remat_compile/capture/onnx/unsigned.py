@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..call import (
+from .call import (
     Call,
     Known,
     Lowering,

@@ -1,4 +1,4 @@
-"""Operators that read between the elements of an image: `RoiAlign` and `DeformConv`."""
+"""Operators that read between the elements of an image."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ def _corners(data: Tensor, image: Tensor, y: Tensor, x: Tensor) -> list[Tensor]:
 
 
 @register("RoiAlign")
-def roi_align(call: Call, x: Value, rois: Value, images: Value) -> Tensor:
+def roi_align(call: Call, data: Tensor, rois: Value, images: Value) -> Tensor:
     """Means (or maxima) over grids of samples in each bin of a region.
 
     Regions carry no gradient, as in torchvision. With `sampling_ratio` 0 the grid follows from
     their sizes, which must then be known.
     """
-    data = call.tensor(x)
     highest = call.one_of("mode", "avg", ("avg", "max")) == "max"
     modes = ("half_pixel", "output_half_pixel")
     default = modes[0] if call.opset >= 16 else modes[1]
@@ -112,10 +111,9 @@ def _samples(start: Tensor, size: Tensor, bins: int, counts: list[int]) -> tuple
 
 @register("DeformConv")
 def deform_conv(
-    call: Call, x: Value, w: Value, offset: Value, bias: Value = None, mask: Value = None
+    call: Call, data: Tensor, weight: Tensor, moved: Tensor, bias: Value = None, mask: Value = None
 ) -> Tensor:
     """A convolution whose taps are moved by `offset` and weighed by `mask`; zero outside."""
-    data, weight, moved = call.tensor(x), call.tensor(w), call.tensor(offset)
     if data.ndim != 4:
         call.refuse(f"{data.ndim - 2} spatial dimensions are not supported (2 are)")
     strides, dilations = call.integers("strides", [1, 1]), call.integers("dilations", [1, 1])
@@ -151,3 +149,24 @@ def deform_conv(
     result = weight.reshape(group, -1, columns.shape[2]) @ columns
     result = result.reshape(batch, -1, *out)
     return result if bias is None else result + call.tensor(bias).reshape(-1, 1, 1)
+
+
+@register("GridSample")
+def grid_sample(call: Call, data: Tensor, grid: Tensor) -> Tensor:
+    names = {
+        "linear": "bilinear",
+        "bilinear": "bilinear",
+        "cubic": "bicubic",
+        "bicubic": "bicubic",
+        "nearest": "nearest",
+    }
+    mode = names[call.one_of("mode", "linear", tuple(names))]
+    if mode == "bicubic" and data.ndim != 4:
+        call.refuse("cubic sampling needs two spatial dimensions")
+    padding = call.one_of("padding_mode", "zeros", ("zeros", "border", "reflection"))
+    return F.grid_sample(data, grid, mode, padding, call.flag("align_corners"))
+
+
+@register("AffineGrid")
+def affine_grid(call: Call, theta: Tensor, size: Value) -> Tensor:
+    return F.affine_grid(theta, call.ints(size, "size"), call.flag("align_corners"))
