@@ -35,22 +35,17 @@ def agree_on_plan(
     text: str,
     at_sample: Callable[[], Verdict] | None,
     deadline: Deadline,
-    opinion: Accepted | Refused | None = None,
 ) -> Verdict:
     """`verdict`, if it is a proof, only with the checker's yes and equal numbers (else FB0817).
 
-    `opinion` is the checker's of `text` where it was asked already; of other sizes than the sample
-    it says nothing, so it does where there are no symbols. Where the checker does not decide the
-    ranges of the symbols in half of the time left, the verdict is `at_sample`'s, or undecided if
-    that is None.
+    Where the checker does not decide the ranges of the symbols in half of the time left, the
+    verdict is `at_sample`'s, or undecided if that is None.
     """
     if not isinstance(verdict, ProvenPlan):
         return verdict
     bound = verdict.bounds[-1]
     ranges = {s.name: (s.low, s.high) for s in program.symbols} if bound.everywhere else None
-    if opinion is None or program.symbols:
-        until = _half_time(deadline)
-        opinion = check(text, schedule.name, None, ranges, _bytes(bound), until)
+    opinion = check(text, schedule.name, None, ranges, _bytes(bound), _half_time(deadline))
     if isinstance(opinion, Refused):
         return _disagreement(schedule, "proven", _said(opinion), text)
     differences = [

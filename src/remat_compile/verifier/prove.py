@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..ir.diagnostics import Diagnostic, nearest
 from ..ir.program import Budget, Program
@@ -13,10 +13,8 @@ from ..ir.wording import Worded, worded
 from .agreement import agree_on_largest, agree_on_plan, agree_on_refutation, written
 from .assumptions import assumptions
 from .certificate import certificate_sha256
-from .check import Accepted, Refused, check
 from .inquiry import Inquiry, Record, Script
 from .obligation import Obligation
-from .obligations.aside import sizes_aside
 from .obligations.largest import find_largest
 from .obligations.memory_ranges import Somewhere, check_sizes
 from .plan_proof import Scope, read_proof
@@ -94,32 +92,18 @@ def _verify(
     inquiry: Inquiry,
     text: str | None,
 ) -> Verdict:
-    outcome = _by_solvers(program, schedule, budgets, scope, inquiry, text)
-    verdict, text = outcome.verdict, outcome.text
+    verdict, bounds = _by_solvers(program, schedule, budgets, scope, inquiry, text)
     if isinstance(verdict, ProvenPlan):
         text = text or written(program, schedule)
-        every = (*budgets, *outcome.bounds)
 
         def at_sample() -> Verdict:
             proof = read_proof(program, schedule, budgets, inquiry)
             return proof if isinstance(proof, Refuted) else proof.sizes("sample")
 
         second = None if scope == "range" else at_sample
-        verdict = agree_on_plan(
-            verdict, program, schedule, every, text, second, inquiry, outcome.opinion
-        )
+        every = (*budgets, *bounds)
+        verdict = agree_on_plan(verdict, program, schedule, every, text, second, inquiry)
     return _objection(inquiry.record, schedule, refuted=isinstance(verdict, Refuted)) or verdict
-
-
-@dataclass(frozen=True)
-class _BySolvers:
-    """Answers of the solvers, the tightest bounds, and the checker's answer on `text` where it was
-    asked while another process proved the sizes."""
-
-    verdict: Verdict
-    bounds: Sequence[Budget] = ()
-    text: str | None = None
-    opinion: Accepted | Refused | None = None
 
 
 def _by_solvers(
@@ -129,25 +113,20 @@ def _by_solvers(
     scope: Scope,
     inquiry: Inquiry,
     text: str | None,
-) -> _BySolvers:
-    """The steps as the proof sees them, which take several times the memory of the plan, are gone
-    before the checker begins."""
-    with sizes_aside(program, schedule, budgets, scope, inquiry) as sizes:
-        proof = read_proof(program, schedule, budgets, inquiry)
-        if isinstance(proof, Refuted):
-            return _BySolvers(proof)
-        if (wrong := proof.steps()) is not None:
-            if proof.unreadable is not None:
-                return _BySolvers(proof.unreadable)
-            text = text or written(program, schedule)
-            return _BySolvers(agree_on_refutation(wrong, schedule, text))
-        bounds = proof.bounds
-        if sizes is None:
-            return _BySolvers(proof.sizes(scope), bounds, text)
-        del proof
-        text = text or written(program, schedule)
-        opinion = None if program.symbols else check(text, schedule.name)
-        return _BySolvers(sizes(), bounds, text, opinion)
+) -> tuple[Verdict, Sequence[Budget]]:
+    """The verdict of the solvers, and the tightest bounds.
+
+    The steps as the proof sees them take several times the memory of the plan: they are gone
+    before the checker begins.
+    """
+    proof = read_proof(program, schedule, budgets, inquiry)
+    if isinstance(proof, Refuted):
+        return proof, ()
+    if (wrong := proof.steps()) is not None:
+        if proof.unreadable is not None:
+            return proof.unreadable, ()
+        return agree_on_refutation(wrong, schedule, text or written(program, schedule)), ()
+    return proof.sizes(scope), proof.bounds
 
 
 def _objection(record: Record, schedule: Schedule, *, refuted: bool) -> Undecided | None:
