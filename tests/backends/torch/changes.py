@@ -262,7 +262,7 @@ MODULES = {
         "",
         "1.0",
         "KEPT.append(nn.modules.module.register_module_forward_hook(all_tripled))",
-        remat="differs",
+        remat="refused",
     ),
     "a hook of the model": Change("", "1.0", "m.register_forward_hook(tripled)", "equal"),
     "a hook of a parameter": Change(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import OrderedDict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -317,3 +318,29 @@ def test_what_hooks_keep_is_told_and_put_back(phase: str) -> None:
         (told,) = [*exported.warnings, *lowered.warnings]
     assert (told.code, told.message.startswith(f"the {phase} changes ")) == ("FB0514", True)
     assert not kept
+
+
+class Kind(Base):
+    """As models of transformers: the first call sets what later ones read, in an object that
+    several modules hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(kind=None)
+        self.linear.config = self.config  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.config.kind is None:
+            self.config.kind = "regression"
+        return self.linear(x)
+
+
+def test_what_the_forward_changes_is_not_guarded_under_any_name() -> None:
+    model, x = Kind(), torch.ones(2, 4)
+    with pytest.warns(UserWarning, match="FB0514"):
+        step = remat_compile.compile(
+            model, (x,), activation_budget="100%", planner="store-all", progress=False
+        )
+    assert step(x).equal(model(x))
+    assert model.config.kind == "regression"
+    assert step(x).equal(model(x))

@@ -14,7 +14,7 @@ import random
 import site
 import sys
 import sysconfig
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,6 +70,7 @@ class PythonState:
         self._parts: dict[int, tuple[_Part, Mapping[Any, Any]]] = {}
         self._kept: list[Any] = []  # so that no id is given twice
         self._waiting: list[tuple[str, Any]] = []
+        self._aliases = defaultdict[int, list[str]](list)  # further names of a part
         self._codes: set[CodeType] = set()
         self._spaces: set[tuple[int, frozenset[str]]] = set()
         for path, module in model.named_modules():
@@ -95,7 +96,7 @@ class PythonState:
         """Return the changes until now: by name, in words. Of what PyTorch keeps on modules
         (buffers that are replaced, hooks), the text is empty."""
         effects: dict[str, str] = {}
-        for part, then in self._parts.values():
+        for of, (part, then) in self._parts.items():
             now = part.read()
             for name in part.effects(then):
                 key = name.rpartition(".")[2]
@@ -103,6 +104,8 @@ class PythonState:
                 is_short = part.has_names and _is_scalar(old) and _is_scalar(new) and key in then
                 text = f"{name} (from {old!r} to {new!r})" if is_short else name
                 effects[name] = text if part.has_names or part.is_users else ""
+                for alias in self._aliases[of]:
+                    effects.setdefault(alias + name[len(part.name) :], "")
         return effects
 
     def put_back(self) -> None:
@@ -125,7 +128,10 @@ class PythonState:
 
     def _visit(self, name: str, value: Any) -> None:
         kind = type(value)
-        if id(value) in self._parts or issubclass(kind, nn.Module | Tensor | ModuleType):
+        if id(value) in self._parts:
+            self._aliases[id(value)].append(name)
+            return
+        if issubclass(kind, nn.Module | Tensor | ModuleType):
             return
         if issubclass(kind, FunctionType):
             self._function(value)
