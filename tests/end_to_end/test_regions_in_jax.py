@@ -12,6 +12,7 @@ import torch
 
 import remat_compile
 from helpers.jax.regions import GatedNet, fused_plan
+from helpers.slow import default_only
 from remat_compile import FBError, Plan
 from remat_compile.backends.jax.emit.tables import needs_x64
 from remat_compile.backends.jax.kernels import Shapes, XlaPrice
@@ -32,7 +33,7 @@ def regions(plan: Plan) -> dict[str, list[str]]:
     return {c.name: [i.call.op for i in c.call.region] for c in plan.graph.cnodes if c.is_fused}
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", default_only([torch.float64, torch.float32], [torch.float64]))
 def test_gradients_are_those_of_pytorch(dtype: torch.dtype) -> None:
     """With dropout that is drawn again and regions of several results; XLA has every planned
     execution. It takes 32 032 bytes where 24 832 are predicted: pointers of barriers are a

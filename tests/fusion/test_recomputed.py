@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from remat_compile.fusion import Priced, fuse_runs, recomputation_shares, unrolled
+from remat_compile.fusion import Fusing, Priced, recomputation_shares, unrolled
 from remat_compile.ir.graph import CNode, Ref
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
@@ -46,12 +46,12 @@ def fused(most: int = 3) -> tuple[Program, dict[str, str], Program]:
     program = parse_program(PROGRAM)
     apart = unrolled(program, program.schedules[0])
     may_fuse = [c.name for c in apart.program.graph.cnodes if ".mm." not in c.call.op][-most:]
-    made = fuse_runs(
+    made = Fusing(
         apart.program,
         apart.schedule,
         lambda c: c.name in may_fuse,
         lambda c: Priced(150_000, c.workspace),
-    )
+    ).done()
     return made.program, apart.origin, program
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.programs.random_plans import random_plan
 from helpers.programs.random_programs import random_program
-from remat_compile.fusion import Fused, Priced, fuse_runs
+from remat_compile.fusion import Fused, Fusing, Priced
 from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const
@@ -61,12 +61,14 @@ def pointwise(c: CNode) -> bool:
 
 
 def fused(program: Program, schedule: Schedule) -> Fused:
-    return fuse_runs(program, schedule, lambda _: True, by_calls, always=True)
+    return Fusing(program, schedule, lambda _: True, by_calls, always=True).done()
 
 
 def test_recomputation_is_folded_into_the_backward_that_needs_it() -> None:
     program = parse_program(FOLDED)
-    made = fuse_runs(program, program.schedules[0], pointwise, lambda c: Priced(4000, c.workspace))
+    made = Fusing(
+        program, program.schedules[0], pointwise, lambda c: Priced(4000, c.workspace)
+    ).done()
     assert made.cnodes == ("F1_B2",)
     text = format_program(replace(made.program, schedules=(made.schedule,)))
     assert (
@@ -92,15 +94,15 @@ def test_only_what_is_faster_is_fused() -> None:
     program = parse_program(FOLDED)
 
     def times(time_ns: int) -> tuple[str, ...]:
-        made = fuse_runs(
+        made = Fusing(
             program, program.schedules[0], pointwise, lambda c: Priced(time_ns, c.workspace)
-        )
+        ).done()
         return made.cnodes
 
     assert times(7999)
     assert times(8000) == ()  # as long as both calls
     never: Callable[[CNode], None] = lambda _: None  # noqa: E731
-    assert fuse_runs(program, program.schedules[0], pointwise, never).cnodes == ()
+    assert Fusing(program, program.schedules[0], pointwise, never).done().cnodes == ()
 
 
 def test_what_saves_no_bytes_must_be_faster_by_more_than_chance() -> None:
@@ -131,7 +133,7 @@ schedule @p { F1; L; B1; B2; B3; free %dy; free %g }
 
     def cnodes(time_ns: int) -> tuple[str, ...]:
         price = lambda c: Priced(time_ns, c.workspace)  # noqa: E731
-        return fuse_runs(program, program.schedules[0], pointwise, price).cnodes
+        return Fusing(program, program.schedules[0], pointwise, price).done().cnodes
 
     assert cnodes(7759) == ("B1_B2",)
     assert cnodes(7761) == ()  # of 8000, and both results live on
@@ -146,7 +148,7 @@ def test_one_call_becomes_a_kernel_where_that_is_much_faster() -> None:
             asked.append(c)
             return Priced(time_ns, c.workspace)
 
-        return fuse_runs(program, program.schedules[0], may_fuse, price).cnodes
+        return Fusing(program, program.schedules[0], may_fuse, price).done().cnodes
 
     assert cnodes(3879, lambda c: c.name == "B2") == ("B2_B2",)
     assert cnodes(3881, lambda c: c.name == "B2") == ()  # of 4000
@@ -162,7 +164,7 @@ def test_one_call_becomes_a_kernel_where_that_is_much_faster() -> None:
             ),
         ),
     )
-    made = fuse_runs(short, program.schedules[0], lambda c: c.name == "B2", by_calls)
+    made = Fusing(short, program.schedules[0], lambda c: c.name == "B2", by_calls).done()
     assert made.cnodes == ()
 
 
@@ -189,7 +191,7 @@ schedule @p { F1; F2; free %a; F3; free %b; F4; free %c; L }
     assert simulate(program, schedule).peak_bytes == 408
 
     def cnodes(price: Callable[[CNode], Priced]) -> tuple[str, ...]:
-        made = fuse_runs(program, schedule, lambda c: c.name != "F1", price, always=True)
+        made = Fusing(program, schedule, lambda c: c.name != "F1", price, always=True).done()
         assert simulate(made.program, made.schedule).peak_bytes <= 408
         return made.cnodes
 
@@ -233,7 +235,7 @@ schedule @p { F1; L; B1; B2; free %dy; B3; B4; free %s; B5; free %h }
 def regions(text: str) -> str:
     """What is fused of it, as text; the same step as before."""
     program = parse_program(text)
-    made = fuse_runs(program, program.schedules[0], pointwise, by_calls, always=True)
+    made = Fusing(program, program.schedules[0], pointwise, by_calls, always=True).done()
     assert check_program(made.program) == ()
     assert same_values(program, made.program) == ()
     before, after = simulate(program, program.schedules[0]), simulate(made.program, made.schedule)
@@ -319,8 +321,8 @@ def test_fused_plans_are_proven() -> None:
 def test_what_is_fused_can_be_fused_again() -> None:
     """The calls of both regions, with names apart."""
     program = parse_program(FOLDED)
-    once = fuse_runs(program, program.schedules[0], pointwise, by_calls, always=True)
-    twice = fuse_runs(once.program, once.schedule, lambda _: True, by_calls, always=True)
+    once = Fusing(program, program.schedules[0], pointwise, by_calls, always=True).done()
+    twice = Fusing(once.program, once.schedule, lambda _: True, by_calls, always=True).done()
     assert twice.cnodes
     assert check_program(twice.program) == ()
     assert same_values(program, twice.program) == ()
@@ -360,7 +362,7 @@ def test_a_kernel_does_not_write_what_is_freed_at_once(
     program = parse_program(UNREAD)
 
     def made(steps: Schedule) -> Fused:
-        return fuse_runs(program, steps, pointwise, lambda c: Priced(time_ns, c.workspace))
+        return Fusing(program, steps, pointwise, lambda c: Priced(time_ns, c.workspace)).done()
 
     (schedule,) = program.schedules
     leaner = made(schedule)
@@ -389,16 +391,16 @@ def test_calls_that_were_fused_before_are_priced_by_their_own_time() -> None:
 
     def all_of(once: Fused) -> int:
         asked.clear()
-        fuse_runs(
+        Fusing(
             once.program,
             once.schedule,
             lambda _: True,
             asks,
             always=True,
             calls_ns=lambda c: 5 * (c.time_ns or 0) if c.is_fused else c.time_ns,
-        )
+        ).done()
         return max(asked)
 
-    once = fuse_runs(program, program.schedules[0], pointwise, fifth, always=True)
+    once = Fusing(program, program.schedules[0], pointwise, fifth, always=True).done()
     assert any(c.is_fused for c in once.program.graph.cnodes)
     assert all_of(once) == all_of(Fused(program, program.schedules[0]))

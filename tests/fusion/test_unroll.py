@@ -9,7 +9,7 @@ import pytest
 
 from helpers.programs.random_plans import random_plan
 from helpers.programs.random_programs import random_program
-from remat_compile.fusion import Priced, folded, fuse_runs, unrolled
+from remat_compile.fusion import Fusing, Priced, folded, unrolled
 from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
@@ -130,7 +130,7 @@ def test_a_view_of_many_views_is_no_recursion() -> None:
     apart = unrolled(program, program.schedules[0])
     assert apart.program.graph.reads(apart.program.graph.cnode["B1"]) == ("dy", "p.2")
     assert same_values(program, apart.program) == ()
-    fused = fuse_runs(program, program.schedules[0], lambda _: True, by_calls, always=True)
+    fused = Fusing(program, program.schedules[0], lambda _: True, by_calls, always=True).done()
     assert same_values(program, fused.program) == ()
 
 
@@ -199,9 +199,9 @@ def test_what_is_read_by_fusible_ones_alone_is_not_saved() -> None:
     ]
     assert simulate(program, made).peak_bytes <= simulate(program, schedule).peak_bytes
     apart = unrolled(program, made)
-    fused = fuse_runs(
+    fused = Fusing(
         apart.program, apart.schedule, lambda c: pointwise(c.call.op), by_calls, always=True
-    )
+    ).done()
     assert cnodes(fused.schedule) == ["F1", "F2_F3", "F4", "L", "F2.2_F3.2", "B1", "F2.3_B2", "B3"]
     checked(program, fused.program, fused.schedule, 0)
 
@@ -244,7 +244,7 @@ def test_folding_never_takes_more() -> None:
         assert after.activation_peak_bytes <= before.activation_peak_bytes, seed
         apart = unrolled(program, made)
         checked(program, apart.program, apart.schedule, seed)
-        fused = fuse_runs(apart.program, apart.schedule, lambda _: True, by_calls, always=True)
+        fused = Fusing(apart.program, apart.schedule, lambda _: True, by_calls, always=True).done()
         again = unrolled(fused.program, fused.schedule)
         checked(program, again.program, again.schedule, seed)
         less += cnodes(made) != cnodes(schedule)

@@ -2,9 +2,9 @@
 
 from .fold import folded
 from .gather import gathered
-from .price import Price, Priced
 from .recomputed import recomputation_shares
-from .runs import Fused, Fusing, fuse_runs
+from .region import Price, Priced
+from .runs import Fused, Fusing
 from .unroll import unrolled
 from .walk import peaks_of
 
@@ -14,7 +14,6 @@ __all__ = [
     "Price",
     "Priced",
     "folded",
-    "fuse_runs",
     "gathered",
     "peaks_of",
     "recomputation_shares",

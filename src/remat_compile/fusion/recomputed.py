@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..ir.graph import CNode, Graph, Ref
 from ..ir.program import Program
-from .price import Prepare, Price
+from .region import Prepare, Price
 
 LEAST_SHARE = 0.01
 """A kernel may be faster the less it reads; no recomputation is priced below this."""

@@ -1,11 +1,12 @@
-"""A run of executions as one cNode: the calls one after the other, views among them."""
+"""A run of executions as one cNode (the calls one after the other, views among them), and its price
+as one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from ..ir.analysis.regions import renamed_call
+from ..ir.analysis.regions import region_function, renamed_call
 from ..ir.expr import Expr, RoundUp, add, max_of
 from ..ir.graph import FUSED_OP, Call, CNode, Graph, InnerCall, Phase, Ref, View
 from ..ir.program import Program
@@ -150,3 +151,25 @@ def _workspace(members: Sequence[RunMember], exported: Set[str], program: Progra
         for name in [n for n in there if last[n] == place]:
             del there[name]
     return max_of(*most)
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Price of a region as one kernel: nanoseconds, and bytes beside its results."""
+
+    time_ns: int
+    workspace: Expr
+
+
+Price = Callable[[CNode], Priced | None]
+"""The cost of a fused cNode (which comes with that of its calls, one after the other); None
+where it is not to be fused. It is asked for once for a region with the same arguments."""
+
+
+Prepare = Callable[[Sequence[CNode]], None]
+"""Is given the cNodes of which prices will be asked for next."""
+
+
+def price_key(c: CNode) -> str:
+    """Return the key of a price."""
+    return repr((region_function(c), c.call.args, c.workspace, c.time_ns))

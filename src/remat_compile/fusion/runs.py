@@ -20,8 +20,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from .graph import with_fused
-from .price import Prepare, Price, Priced, price_key
-from .region import CallsTime, RunMember, fused_cnode
+from .region import CallsTime, Prepare, Price, Priced, RunMember, fused_cnode, price_key
 from .walk import Peaks, RunWalk, in_common, is_plain, peaks_of
 
 MOST_CALLS = 64
@@ -68,18 +67,9 @@ class _Decisions:
     cut: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
 
 
-def fuse_runs(
-    program: Program,
-    schedule: Schedule,
-    may_fuse: Callable[[CNode], bool],
-    price: Price,
-    *,
-    peaks: Peaks | None = None,
-    always: bool = False,
-    prepare: Prepare | None = None,
-    calls_ns: CallsTime = lambda c: c.time_ns,
-) -> Fused:
-    """The same step with runs of it fused; as it was where no run is worth it.
+class Fusing:
+    """Makes the same step with runs of it fused: `done` gives it, or the step as it was where no
+    run is worth it. Prices are asked for from the start, so that kernels are compiled until then.
 
     `peaks`, of the device and of the activations in bytes, are not exceeded (left out: those of
     the schedule).
@@ -89,12 +79,6 @@ def fuse_runs(
     What has a price and is no faster is fused with `always` only. `prepare` is given the cNodes of
     which prices will be asked for next, `calls_ns` those that are fused already.
     """
-    return Fusing(program, schedule, may_fuse, price, peaks, always, prepare, calls_ns).done()
-
-
-class Fusing:
-    """The work of `fuse_runs`, in two parts: `prepare` is given what is asked for first as this is
-    made, so that kernels are compiled until it is to be `done`."""
 
     def __init__(
         self,

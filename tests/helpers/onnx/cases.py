@@ -157,17 +157,18 @@ def _proto(item: Any) -> bytes:
     return bytes(tensor.SerializeToString())
 
 
-def run(case: Case) -> Outcome:
+def run(case: Case, *, trained: bool = False) -> Outcome:
     """Read, build and run a case, and compare every output.
 
-    Float inputs with dimensions are fed; everything else is known when the module is built, as
+    Float inputs with dimensions are fed, with a gradient that must reach a result where they are
+    `trained`; everything else is known when the module is built, as
     sizes are in a training step.
     """
     try:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "m.onnx").write_bytes(case.model)
             for inputs, outputs in case.sets():
-                difference = _compared(case, Path(folder) / "m.onnx", inputs, outputs)
+                difference = _compared(case, Path(folder) / "m.onnx", inputs, outputs, trained)
                 if difference:
                     return Outcome(Ending.WRONG, "", difference)
     except FBError as error:
@@ -178,7 +179,9 @@ def run(case: Case) -> Outcome:
     return Outcome(Ending.PASSED)
 
 
-def _compared(case: Case, file: Path, inputs: Sequence[bytes], outputs: Sequence[bytes]) -> str:
+def _compared(
+    case: Case, file: Path, inputs: Sequence[bytes], outputs: Sequence[bytes], trained: bool
+) -> str:
     source = read(file)
     declared = declared_inputs(source.model.graph)
     builder = ModuleBuilder(source.opset, file.parent, train_bn=False, opsets=source.opsets)
@@ -189,8 +192,8 @@ def _compared(case: Case, file: Path, inputs: Sequence[bytes], outputs: Sequence
             proto.data_type = onnx.TensorProto.BFLOAT16
         proto.name = item.name
         if item.dtype.is_floating_point and proto.dims and item.name not in SIZES:
-            trained = case.name.startswith("node/") and case.is_float and item.name not in FIXED
-            feeds.append(tensor_of(numpy_helper.to_array(proto)).requires_grad_(trained))
+            is_trained = trained and item.name not in FIXED
+            feeds.append(tensor_of(numpy_helper.to_array(proto)).requires_grad_(is_trained))
             builder.add_input(item.name, feeds[-1])
         else:
             builder.add_initialiser(proto, Role.CONSTANT)

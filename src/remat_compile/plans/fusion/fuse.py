@@ -10,11 +10,13 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ...fusion import Fused
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import Const
 from ..plan import Plan
+from ..prove import Prover
+from ..run_planner import PROOF_S
 from .kernels import lacking, new_kernels
-from .proof import proven_fused, with_warnings
 from .ways import FusedWays
 
 if TYPE_CHECKING:
@@ -108,7 +110,6 @@ def _as_before(
     FB0469 where the kernels, of which no compiler keeps any here, are not all made within the time
     limit: what was compiled is there at the next start.
     """
-    from ...fusion import Fused
     from ...verifier.obligations.same_values import instances
 
     (schedule,) = known.schedules
@@ -174,3 +175,24 @@ def _what_was_fused(plan: Plan, fused: Plan, kernels: Kernels) -> Diagnostic:
         f"{worst:.1e} of the largest value)"
     )
     return Diagnostic("FB0470", message, hint='fuse="none" keeps every bit')
+
+
+def proven_fused(plan: Plan, made: Fused, request: PlanRequest) -> Program | Diagnostic:
+    """The fused program with its proof, or FB0469: its values and its bytes are looked at."""
+    from ...verifier.obligations.same_values import same_values
+
+    if differences := same_values(plan.program, made.program):
+        message = f"the fused plan is another step: {differences[0].message}"
+        return Diagnostic("FB0469", message, hint="report this; the plan runs unfused")
+    prover = Prover(made.program, plan.budget, max(request.time_limit_s, PROOF_S))
+    try:
+        prover.simulate(made.schedule, "fusion")
+        return prover.prove(made.schedule, "fusion")
+    except FBError as error:
+        message = f"the fused plan is not proven: {error.diagnostics[0].message}"
+        return Diagnostic("FB0469", message, hint="the plan runs unfused")
+
+
+def with_warnings(plan: Plan, *warnings: Diagnostic) -> Plan:
+    """The plan with more to be said of it."""
+    return replace(plan, warnings=(*plan.warnings, *warnings))

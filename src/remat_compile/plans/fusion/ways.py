@@ -20,6 +20,8 @@ from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ... import fusion
+from ...fusion import Fused, Fusing, Priced, gathered, peaks_of, recomputation_shares, unrolled
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import FBError
 from ...ir.expr import Const
@@ -31,11 +33,6 @@ from ..run_planner import Planned, run_planner
 
 if TYPE_CHECKING:
     from ...backends.torch.kernels import InductorPrice
-    from ...fusion import (
-        Fused,
-        Fusing,
-        Priced,
-    )
     from ...ir.graph import CNode
     from ...ir.program import Program
     from ...ir.schedule import Step
@@ -111,8 +108,6 @@ class FusedWays:
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are. The kernels of all that hang on no prices are begun
         first: they are compiled while the planner works."""
-        from ...fusion import peaks_of
-
         plan = self.plan
         own = [self.begin(plan.program, s) for s in (plan.schedule, self.folded(plan.schedule))]
         graph = plan.program.graph
@@ -189,8 +184,6 @@ class FusedWays:
     def shares(self, fused: Fused) -> dict[str, float]:
         """Return the cost of recomputations in its kernels, in shares of their time by
         themselves."""
-        from ...fusion import recomputation_shares
-
         with self.phases.phase("fuse", "pricing recomputations in kernels"):
             origin, graph = self.measured.origin, self.plan.program.graph
             prepare = self.measured.prepare
@@ -213,11 +206,9 @@ class FusedWays:
             return None  # the way is left: regions, being coarser, may have no plan in the budget
 
     def folded(self, schedule: Schedule) -> Schedule:
-        from ...fusion import folded
-
         with self.phases.phase("fuse", "folding recomputations into kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
-            return folded(self.plan.program, schedule, self.measured.may_fuse, until)
+            return fusion.folded(self.plan.program, schedule, self.measured.may_fuse, until)
 
     @property
     def peaks(self) -> Peaks:
@@ -233,12 +224,6 @@ class FusedWays:
         return Budget(self.peaks[is_activation], kind)
 
     def begin(self, program: Program, schedule: Schedule, peaks: Peaks | None = None) -> Fusing:
-        from ...fusion import (
-            Fusing,
-            gathered,
-            unrolled,
-        )
-
         peaks = peaks or self.peaks
         may_fuse, always = self.measured.may_fuse, self.request.fuse == "inductor"
         with self.phases.phase("fuse", "beginning to compile kernels"):
@@ -262,7 +247,5 @@ class FusedWays:
             return fusing.done()
 
     def price(self, c: CNode) -> Priced | None:
-        from ...fusion import Priced
-
         cost = self.measured.cost(c)
         return None if cost is None else Priced(cost.time_ns, Const(cost.workspace_bytes))

@@ -16,18 +16,18 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...backends.jax.check import need_jax
+from ...fusion import Fused, Fusing, Priced, gathered, peaks_of
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import Const
 from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import simulate
 from ..budget import Baseline
-from ..fusion.proof import proven_fused, with_warnings
+from ..fusion.fuse import proven_fused, with_warnings
 from ..run_planner import run_planner
 
 if TYPE_CHECKING:
     from ...backends.jax.kernels import XlaPrice
-    from ...fusion import Fused, Priced
     from ...ir.graph import CNode
     from ...ir.program import Program
     from ..plan import Plan
@@ -94,8 +94,6 @@ class _XlaFusion:
 
     def ways(self) -> Iterator[Fused]:
         """The fused plans that there are."""
-        from ...fusion import peaks_of
-
         plan = self.plan
         after = self.fuse(plan.program, plan.schedule)
         if after.cnodes:
@@ -125,21 +123,17 @@ class _XlaFusion:
     def fuse(
         self, program: Program, schedule: Schedule, peaks: tuple[int, int] | None = None
     ) -> Fused:
-        from ...fusion import Fused, fuse_runs, gathered
-
         trace = self.plan.trace
         peaks = peaks or (trace.peak_bytes, trace.activation_peak_bytes)
         may_fuse = self.measured.may_fuse
         with self.phases.phase("fuse", "compiling regions with XLA"):
             until = monotonic() + GATHERING * self.request.time_limit_s
             near = gathered(program, schedule, may_fuse, peaks, until)
-            made = fuse_runs(program, near, may_fuse, self.price, peaks=peaks, always=True)
+            made = Fusing(program, near, may_fuse, self.price, peaks=peaks, always=True).done()
         return made if made.cnodes else Fused(program, schedule)
 
     def price(self, c: CNode) -> Priced | None:
         """The time of its calls, and the workspace that XLA was seen to take."""
-        from ...fusion import Priced
-
         workspace_bytes = self.measured.workspace_bytes(c)
         return None if workspace_bytes is None else Priced(c.time_ns or 0, Const(workspace_bytes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from remat_compile.fusion import Priced, fuse_runs
+from remat_compile.fusion import Fusing, Priced
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import Schedule
@@ -22,7 +22,7 @@ def by_its_calls(c: CNode) -> Priced:
 
 def all_runs_fused(program: Program, schedule: Schedule) -> tuple[Program, Schedule]:
     """The plan with every run fused that can be, read back from its text."""
-    made = fuse_runs(program, schedule, lambda _: True, by_its_calls, always=True)
+    made = Fusing(program, schedule, lambda _: True, by_its_calls, always=True).done()
     named = replace(made.schedule, name=f"{schedule.name}-fused")
     text = format_program(replace(made.program, schedules=(named,), proven=()))
     read = parse_program(text, f"{program.graph.name}-fused.fbir")
