@@ -53,19 +53,19 @@ def forward(args, constants=()):
     arg0 = args[7]  # args[0]
     args.clear()
     t = lin_weight.t()
-    # F1 tiny.py:28 "lin"
+    # F1 tiny.py:26 "lin"
     addmm = _aten_addmm_default(lin_bias, arg0, t)
     del t
     rng_F2 = torch.get_rng_state()
-    # F2 tiny.py:28 "drop"
+    # F2 tiny.py:26 "drop"
     (native_dropout_0, native_dropout_1,) = _aten_native_dropout_default(addmm, 0.5, True)
     del addmm, native_dropout_1
-    # F3 tiny.py:28
+    # F3 tiny.py:26
     relu = _aten_relu_default(native_dropout_0)
     del native_dropout_0
-    # F4 tiny.py:28 "bn"
+    # F4 tiny.py:26 "bn"
     add = _aten_add_Tensor(bn_num_batches_tracked, 1)
-    # F5 tiny.py:28 "bn"
+    # F5 tiny.py:26 "bn"
     (
         native_batch_norm_legit_functional_0, native_batch_norm_legit_functional_1,
         native_batch_norm_legit_functional_2, native_batch_norm_legit_functional_3,
@@ -99,23 +99,23 @@ def backward(args, constants=()):
     tangent0 = args[6]
     args.clear()
     t = lin_weight.t()
-    # F1 again tiny.py:28 "lin"
+    # F1 again tiny.py:26 "lin"
     addmm = _aten_addmm_default(lin_bias, arg0, t)
     del t
-    # F2 again tiny.py:28 "drop"
+    # F2 again tiny.py:26 "drop"
     (native_dropout_0, native_dropout_1,) = replay(rng_F2, _aten_native_dropout_default, addmm, 0.5, True)
     del addmm, rng_F2
-    # F3 again tiny.py:28
+    # F3 again tiny.py:26
     relu = _aten_relu_default(native_dropout_0)
     del native_dropout_0
-    # F5 again tiny.py:28 "bn"
+    # F5 again tiny.py:26 "bn"
     (
         _0, native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2,
     ) = _aten__native_batch_norm_legit_no_stats(
         relu, bn_weight, bn_bias, True, 0.1, 1e-05,
     )
     del _0
-    # B1 tiny.py:28 "bn"
+    # B1 tiny.py:26 "bn"
     (
         native_batch_norm_backward_0, native_batch_norm_backward_1, native_batch_norm_backward_2,
     ) = _aten_native_batch_norm_backward_default(
@@ -123,17 +123,17 @@ def backward(args, constants=()):
         native_batch_norm_legit_functional_2, True, 1e-05, [True, True, True],
     )
     del native_batch_norm_legit_functional_1, native_batch_norm_legit_functional_2, tangent0
-    # B2 tiny.py:28
+    # B2 tiny.py:26
     threshold_backward = _aten_threshold_backward_default(native_batch_norm_backward_0, relu, 0)
     del relu, native_batch_norm_backward_0
-    # B3 tiny.py:28 "drop"
+    # B3 tiny.py:26 "drop"
     native_dropout_backward = _aten_native_dropout_backward_default(threshold_backward, native_dropout_1, 2.0)
     del native_dropout_1, threshold_backward
     t_1 = native_dropout_backward.t()
-    # B4 tiny.py:28 "lin"
+    # B4 tiny.py:26 "lin"
     mm = _aten_mm_default(t_1, arg0)
     del t_1
-    # B5 tiny.py:28 "lin"
+    # B5 tiny.py:26 "lin"
     sum_1 = _aten_sum_dim_IntList(native_dropout_backward, [0], True)
     del native_dropout_backward
     view = sum_1.view(4)
