@@ -104,11 +104,11 @@ def make():
 
 
 def test_a_number_that_is_asked_for_inside_try_is_refused(tmp_path: Path, cli: Cli) -> None:
-    """The trace raises where eager reads the number, so the model goes another way: the check
-    beside eager refuses that."""
+    """The trace raises where eager reads the number, and the model would go another way."""
     path = tmp_path / "net.py"
     path.write_text(ASKS)
     ran = cli(f"{path}:make", "-o", tmp_path / "plan.fbir", "--planner", "store-all")
     assert ran.code == 1
-    assert "FB0512" in ran.err
+    assert "FB0501" in ran.err
+    assert "catches the error of a trace that reads a number (net.py:12" in ran.err
     assert not (tmp_path / "plan.fbir").exists()

@@ -10,6 +10,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
@@ -283,3 +284,8 @@ def test_nothing_of_a_step_is_kept() -> None:
     torch._dynamo.reset()
     gc.collect()
     assert gone[1]() is None
+
+
+def test_the_entry_point_names_the_backend() -> None:
+    (entry,) = entry_points(group="torch_dynamo_backends", name="remat")
+    assert entry.load() is remat

@@ -1,4 +1,4 @@
-"""What may import what beside the contracts in `pyproject.toml`, and what importing costs."""
+"""Limits on imports beside the contracts in `pyproject.toml`, and the cost of importing."""
 
 from __future__ import annotations
 

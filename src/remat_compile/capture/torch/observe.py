@@ -30,6 +30,7 @@ from ...device.fake_tensors import FakeTensor, FakeTensorMode
 from ...ir.diagnostics import Diagnostic, FBError
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
+from ..trace.joint import NEEDS_NUMBERS
 from ..trace.lock import unlogged
 from ..trace.module import (
     WholeModel,
@@ -47,6 +48,7 @@ from ..trace.places import (
     paths_of,
     place_of_caller,
 )
+from .places import BY_REGIONS
 
 Way = Literal["plain", "answered", "compiling"]
 """Ways to run a forward on fake tensors: as it is, with answers for the numbers that it reads, or
@@ -186,6 +188,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[_Called] = []
         self.checks: dict[Place, None] = {}
         self.scripted: dict[Place, None] = {}
+        self.unanswered: list[Place] = []
         self._script = torch._C._last_executed_optimized_graph()
 
     def __torch_dispatch__(
@@ -197,7 +200,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(_Called(what, place_of_caller(self.paths)))
         if not func._schema.returns and not func._schema.is_mutable:
             self.checks[self.calls[-1].place] = None
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except NEEDS_NUMBERS:
+            self.unanswered.append(self.calls[-1].place)
+            raise
 
     def _look_for_script(self) -> None:
         """Notes the last call where TorchScript has run since."""
@@ -263,6 +270,11 @@ def _run(
             raise
         except Exception:  # whatever the model's Python raises on data that it needs
             return None
+        if recorder.unanswered:  # and the forward went on: another way than that of eager
+            at = recorder.unanswered[0]
+            message = f"the forward catches the error of a trace that reads a number ({at})"
+            hint = f"read no number inside try, or {BY_REGIONS}"
+            raise FBError(Diagnostic("FB0501", message, hint=hint))
         drew = [
             name
             for name, changed in (

@@ -222,7 +222,7 @@ class _Window:
 
     @property
     def plain(self) -> bool:
-        """Whether PyTorch's own padding does: alike on both sides, at most half a kernel."""
+        """Return whether PyTorch's own padding does: alike on both sides, at most half a kernel."""
         half = all(2 * self.pads[i] <= self.kernel[i] for i in range(self.rank))
         return half and self.pads[: self.rank] == self.pads[self.rank :]
 
