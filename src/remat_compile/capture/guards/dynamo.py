@@ -94,7 +94,7 @@ class DynamoGuards:
             return not self._unseen(local_names)
         if not torch._C._len_torch_dispatch_stack():
             return False
-        # A tensor's guard asks for its dispatch keys, and a mode (a counter of FLOPs) adds some.
+        # The guard of a tensor asks for its dispatch keys, and a dispatch mode adds some.
         with _disable_current_modes():
             return bool(self.manager.check(local_names)) and not self._unseen(local_names)
 
