@@ -18,7 +18,6 @@ HANGS_S = 120.0
 
 _PATIENCE = {
     "planners.isolation.crew.START_S": HANGS_S,
-    "planners.isolation.planner_process.START_S": HANGS_S,
     "planners.auto.GRACE_S": HANGS_S,
     "planners.auto.QUICK_GRACE_S": HANGS_S,
     "planners.hierarchy.jobs._GRACE_S": HANGS_S,

@@ -52,7 +52,7 @@ from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.isolation.endings import Answered
 from remat_compile.planners.programs.answer import ProgramAnswer
-from remat_compile.planners.workers.local import LocalWorkers
+from remat_compile.planners.workers.pool import LocalWorkers
 
 QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
 

@@ -31,8 +31,8 @@ from remat_compile.planners.hierarchy.hiremate import Hiremate
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.planners.workers import dask_workers, pool
-from remat_compile.planners.workers.addresses import engine_at, given_workers, with_workers
-from remat_compile.planners.workers.pool import Workers, workers_of
+from remat_compile.planners.workers.addresses import given_workers, with_workers
+from remat_compile.planners.workers.pool import Workers, engine_at, workers_of
 
 with_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="needs the extra cluster")
 PROGRAM = encoder_decoder(3)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..planners.auto import Auto
-from ..planners.isolation.crew import run_planner_apart
+from ..planners.isolation.crew import is_foreign, is_portable, run_planner_apart
 from ..planners.isolation.endings import (
     Answered,
     Ending,
@@ -22,7 +22,6 @@ from ..planners.isolation.endings import (
     PlannerRefused,
     Unloadable,
 )
-from ..planners.isolation.planner_process import is_foreign, is_portable
 
 if TYPE_CHECKING:
     from ..ir.program import Budget, Program

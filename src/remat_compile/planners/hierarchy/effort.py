@@ -13,8 +13,7 @@ from ..contract import Planner, Progress
 from ..eviction.search import Search
 from ..instance import Instance, Order
 from ..registry import format_planner
-from ..workers.jobs import Job
-from ..workers.pool import Workers
+from ..workers.pool import Job, Workers
 from .jobs import GridJob, PartOptions, PlannerJob
 from .partition.tree import PartClass, Tree
 from .quick import priced_orders, quick_orders

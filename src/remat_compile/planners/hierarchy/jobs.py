@@ -13,7 +13,7 @@ from ...ir.program import Budget
 from ..chains.block_options import Grid, solve_whole
 from ..contract import Feasible, Optimal, Planner, TimedOut
 from ..instance import Instance, Order
-from ..isolation.crew import run_planner_apart
+from ..isolation.crew import is_foreign, is_portable, run_planner_apart
 from ..isolation.endings import (
     Answered,
     Ending,
@@ -23,7 +23,6 @@ from ..isolation.endings import (
     PlannerRefused,
     Unloadable,
 )
-from ..isolation.planner_process import is_foreign, is_portable
 from ..programs.answer import ProgramAnswer
 from ..solvers import MilpSolver
 from .leaf_program import order_of_schedule, program_of_part
