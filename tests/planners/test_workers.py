@@ -142,15 +142,6 @@ def test_answers_come_in_the_order_of_the_jobs_and_end_with_the_deadline() -> No
             list(workers.map([Wrong()], monotonic() + 60))
 
 
-def test_an_answer_long_past_the_deadline_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pool, "_GRACE_S", 0.0)
-    with workers_of(None, 1, print) as workers:
-        answers = list(workers.map([Square(3, seconds=20.0), Square(4)], monotonic() + 0.1))
-    assert answers == [None, None]
-
-
 class Slow(Executor):
     """An engine for which time passes, and no test waits: `job_s` with each job that it does, or
     `look_s` with each look at one that never does any."""
@@ -331,15 +322,6 @@ def test_the_same_plan_with_a_worker_killed_in_the_middle(
     there = replace(HIREMATE, workers=address_of(cluster)).plan(PROGRAM, budget())
     assert marker.exists()
     assert text(there) == text(here)
-
-
-@with_dask
-def test_jobs_go_to_another_worker_when_theirs_dies(cluster: Any, tmp_path: Path) -> None:
-    lines: list[str] = []
-    with workers_of(address_of(cluster), 1, lines.append) as workers:
-        jobs = [Square(3, str(tmp_path / "died")), *JOBS]
-        assert list(workers.map(jobs, monotonic() + 60)) == [9, *SQUARES]
-    assert not lines
 
 
 @with_dask
