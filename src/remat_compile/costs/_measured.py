@@ -59,24 +59,13 @@ def measured(
         hold = _fits(program, device) if hold_tensors is None else hold_tensors
         state = get_rng_state(device)
         try:
-            return _run(program, values, time_limit_s, hold, hold_tensors is None)
+            return _MeasuringRun(program, values, time_limit_s, hold).result()
+        except torch.OutOfMemoryError:
+            if not hold or hold_tensors:
+                raise
+            return _MeasuringRun(program, values, time_limit_s, False).result()
         finally:
             set_rng_state(state, device)
-
-
-def _run(
-    program: Program,
-    values: Mapping[str, Tensor],
-    time_limit_s: float,
-    hold: bool,
-    may_change: bool,
-) -> Program:
-    try:
-        return _MeasuringRun(program, values, time_limit_s, hold).result()
-    except torch.OutOfMemoryError:
-        if not (hold and may_change):
-            raise
-    return _MeasuringRun(program, values, time_limit_s, False).result()
 
 
 class Store:
