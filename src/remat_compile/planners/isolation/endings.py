@@ -17,14 +17,9 @@ from ...ir.schedule import Schedule, Step
 from ...ir.text.parser import read_syntax
 from ...ir.text.printer import format_schedule
 from ..contract import (
-    Feasible,
-    Infeasible,
-    NotApplicable,
-    Optimal,
     Planner,
     PlanResult,
     Progress,
-    TimedOut,
 )
 
 
@@ -98,40 +93,36 @@ def run_here(
 
 def _checked(result: Any) -> PlanResult:
     """The result with plain numbers. ValueError where a type is not the one declared."""
-    match result:
-        case Optimal() | Feasible() | TimedOut():
-            bound = result.lower_bound_ns
-            if result.schedule is not None or not isinstance(result, TimedOut):
-                _check_schedule(result.schedule)
-            return replace(
-                result,
-                time_ns=_number(result.time_ns),
-                lower_bound_ns=None if bound is None else _number(bound),
-            )
-        case Infeasible(min_budget=least):
-            if least is not None:
-                if not isinstance(least, Budget):
-                    raise ValueError(f"{least!r} where a budget is wanted")
-                least = replace(least, bytes=_number(least.bytes))
-            _check_diagnostic(result.why)
-            return replace(result, min_budget=least, floor_bytes=_number(result.floor_bytes))
-        case NotApplicable():
-            _check_diagnostic(result.why)
-            return result
-    raise ValueError(f"{type(result).__name__}, which is not a result")
+    if not isinstance(result, get_args(PlanResult)):
+        raise ValueError(f"{type(result).__name__}, which is not a result")
+    given = {f.name: getattr(result, f.name) for f in fields(result)}
+    optional = {f.name for f in fields(result) if str(f.type).endswith("| None")}
+    checked = {
+        name: _checked_field(name, value)
+        for name, value in given.items()
+        if value is not None or name not in optional
+    }
+    return replace(result, **checked)
 
 
-def _check_schedule(schedule: Any) -> None:
-    if not isinstance(schedule, Schedule):
-        raise ValueError(f"a {type(schedule).__name__} as schedule")
-    for step in schedule.steps:
-        if not isinstance(step, get_args(Step)):
-            raise ValueError(f"a schedule with the step {step!r}")
-
-
-def _check_diagnostic(why: Any) -> None:
-    if not isinstance(why, Diagnostic):
-        raise ValueError(f"{why!r} where a diagnostic is wanted")
+def _checked_field(name: str, value: Any) -> Any:
+    match name:
+        case "schedule":
+            if not isinstance(value, Schedule):
+                raise ValueError(f"a {type(value).__name__} as schedule")
+            for step in value.steps:
+                if not isinstance(step, get_args(Step)):
+                    raise ValueError(f"a schedule with the step {step!r}")
+        case "min_budget":
+            if not isinstance(value, Budget):
+                raise ValueError(f"{value!r} where a budget is wanted")
+            return replace(value, bytes=_number(value.bytes))
+        case "why":
+            if not isinstance(value, Diagnostic):
+                raise ValueError(f"{value!r} where a diagnostic is wanted")
+        case "time_ns" | "lower_bound_ns" | "floor_bytes":
+            return _number(value)
+    return value
 
 
 def _number(value: Any) -> int:
