@@ -102,7 +102,8 @@ def _checked(result: Any) -> PlanResult:
         for name, value in given.items()
         if value is not None or name not in optional
     }
-    return replace(result, **checked)
+    plain: PlanResult = replace(result, **checked)
+    return plain
 
 
 def _checked_field(name: str, value: Any) -> Any:
