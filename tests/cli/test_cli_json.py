@@ -13,7 +13,7 @@ import pytest
 from helpers.cli import Cli
 from helpers.paths import ROOT
 from remat_compile import load
-from remat_compile.cli.shared.json_text import print_object
+from remat_compile.cli.shared.terminal import print_object
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.plans.compare.step import StepReport

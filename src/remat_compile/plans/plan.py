@@ -21,15 +21,15 @@ from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files.files import write_text
 from .files.plan_text import PlanText
 from .messages.summary import summary
+from .options import Emitted, JaxStyle, ProofKeywords, named_keywords
 from .prove import (
-    ProofKeywords,
     ProofRequest,
     in_file,
     prove,
     prove_with_scripts,
     proven_program,
 )
-from .request import Emitted, JaxStyle, check_choice, named_keywords
+from .request import check_choice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,7 +128,7 @@ class Plan:
         ranges = () if c is None else c.ranges
         return assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
 
-    @named_keywords(ProofKeywords, ProofRequest)
+    @named_keywords(ProofKeywords)
     def verify(self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]) -> Verdict:
         """Proves the plan again, within `budgets`, or those it was made for and claims.
 
@@ -137,7 +137,7 @@ class Plan:
         """
         return prove(self.program, self.schedule, self._to_prove(budgets, options))
 
-    @named_keywords(ProofKeywords, ProofRequest)
+    @named_keywords(ProofKeywords)
     def verify_with_scripts(
         self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]
     ) -> tuple[Verdict, tuple[Script, ...]]:

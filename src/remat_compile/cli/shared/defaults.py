@@ -21,12 +21,8 @@ from ...ir.diagnostics import (
     nearest,
 )
 from ...ir.span import Span
-from ...plans.messages.asked import (
-    Backend,
-    Costs,
-    Fuse,
-    Grads,
-)
+from ...plans.options import OPTIONS, Backend, Solver
+from .terminal import Format
 
 if TYPE_CHECKING:
     from typer import Context
@@ -41,51 +37,33 @@ LISTS = ("planners", "devices")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option that may stand in a file: `kind` is what TOML holds, or the words that may be
-    said; outside of the table of a command it is for all of `commands`, unless it is `own`."""
+    """An option that may stand in a file, with the type of its values; outside of the table of a
+    command it is for all of `commands`, unless it is `own`."""
 
-    kind: type[str] | type[bool] | type[int] | type[float] | tuple[str, ...]
+    kind: Any
     commands: tuple[str, ...]
     own: bool = False
 
     def refusal(self, value: object) -> str:
         """Return the fault of a value; empty for nothing."""
-        match self.kind:
-            case tuple() as words:
-                return "" if value in words else f"must be one of {', '.join(words)}"
-            case kind if kind is float and type(value) in (int, float):
-                return ""
-            case kind:
-                return "" if type(value) is kind else f"must be {NAMES[kind]}"
+        if words := get_args(self.kind):
+            return "" if value in words else f"must be one of {', '.join(words)}"
+        is_number = self.kind is float and type(value) is int
+        return "" if is_number or type(value) is self.kind else f"must be {NAMES[self.kind]}"
 
 
 NAMES = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-PLANNING = ("plan", "sweep", "import-plan")
-
 SETTINGS: Mapping[str, Setting] = {
-    "budget": Setting(str, ("plan", "import-plan")),
-    "activation-budget": Setting(str, ("plan", "import-plan")),
-    "host-budget": Setting(str, ("plan",)),
-    "link": Setting(str, ("plan",)),
-    "no-offload": Setting(bool, ("plan",)),
-    "planner": Setting(str, ("plan",)),
-    "fuse": Setting(get_args(Fuse), ("plan",)),
-    "time-limit": Setting(float, (*PLANNING, "verify")),
-    "costs": Setting(get_args(Costs), PLANNING),
-    "device": Setting(str, PLANNING),
-    "grads": Setting(get_args(Grads), ("plan", "sweep")),
+    (option.parameter or name).replace("_", "-"): Setting(option.kind, option.commands)
+    for name, option in OPTIONS.items()
+    if option.commands
+} | {
     "threads": Setting(int, ("plan",)),
-    "budgets": Setting(str, ("sweep",), own=True),
-    "activation-budgets": Setting(str, ("sweep",), own=True),
-    "planners": Setting(str, ("sweep",), own=True),
-    "solver": Setting(("z3", "cvc5", "both"), ("verify",), own=True),
-    "backend": Setting(get_args(Backend), ("run",), own=True),
+    **dict.fromkeys(("budgets", "activation-budgets", "planners"), Setting(str, ("sweep",), True)),
+    "solver": Setting(Solver, ("verify",), own=True),
+    "backend": Setting(Backend, ("run",), own=True),
     "repeats": Setting(int, ("run",), own=True),
-    "format": Setting(
-        ("text", "json"),
-        ("verify", "show", "explain", "diff", "run", *LISTS),
-        own=True,
-    ),
+    "format": Setting(Format, ("verify", "show", "explain", "diff", "run", *LISTS), own=True),
     "quiet": Setting(bool, (*EVERY, *LISTS)),
     "verbose": Setting(bool, (*EVERY, *LISTS)),
 }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...ir.program import Program
     from ...ir.schedule import Schedule
     from ..files.files import FileRead
-    from ..request import JaxStyle
+    from ..options import JaxStyle
 
 
 def source_of_plan(program: Program, schedule: Schedule, style: JaxStyle = "explicit") -> str:
