@@ -166,11 +166,6 @@ def test_model_that_is_gone(cli: Cli, plan: Path, model: Path) -> None:
     assert (ran.code, "error[FB0701]" in ran.err) == (2, True)
 
 
-def test_plan_without_a_model(cli: Cli, planned: Path) -> None:
-    ran = cli("run", planned)
-    assert (ran.code, "error[FB0709]" in ran.err) == (2, True)
-
-
 def test_edited_plan_does_not_run(cli: Cli, plan: Path) -> None:
     head, mark, tail = plan.read_text().partition("schedule @")
     steps = tail.splitlines(keepends=True)

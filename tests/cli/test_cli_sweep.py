@@ -223,37 +223,6 @@ def test_failures_are_cells(
     assert "broken, 80%: planner broken failed" in ran.err
 
 
-BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "unknown planner": (["--planners", "dtrr,nix"], ("FB0401", "FB0401")),
-    "no planner": (["--planners", ""], ("FB0402",)),
-    "no comma": (["--planners", "dtr chen"], ("FB0402",)),
-    "one budget in a range": (["--budgets", "20%..100%:1"], ("FB0450",)),
-    "no count": (["--budgets", "20%..100%"], ("FB0450",)),
-    "mixed range": (["--budgets", "20%..8GiB:3"], ("FB0450",)),
-    "bad ends": (["--budgets", "x..8GiB:3"], ("FB0450",)),
-    "endless count": (["--budgets", f"20%..100%:{'9' * 5000}"], ("FB0450",)),
-    "more digits than a size has": (["--budgets", f"50%,{'9' * 5000}B"], ("FB0450",)),
-    "time without an end": (["--time-limit", "inf"], ("FB0707",)),
-    "unknown format": (["--format", "xml"], ("FB0707",)),
-    "zero": (["--budgets", "0%..100%:3"], ("FB0451",)),
-    "two lists": (["--budgets", "50%", "--activation-budgets", "50%"], ("FB0452",)),
-    "nothing to resume": (["--resume"], ("FB0707",)),
-    "everything at once": (
-        ["--planners", "nix", "--budgets", "8", "--device", "y", "--time-limit", "-1"],
-        ("FB0401", "FB0450", "FB0906", "FB0707"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_options(case: str, cli: Cli, chain: Path) -> None:
-    words, codes = BAD[case]
-    ran = cli("sweep", chain, *words)
-    assert ran.code == 2
-    for code in set(codes):
-        assert ran.err.count(f"error[{code}]") == codes.count(code), ran.err
-
-
 def test_resume_refuses_another_file(cli: Cli, chain: Path, tmp_path: Path) -> None:
     cell = '"planner": "dtr", "kind": "device", "budget_bytes": 1, "plan_s": 0'
     texts = {
@@ -271,19 +240,6 @@ def test_resume_refuses_another_file(cli: Cli, chain: Path, tmp_path: Path) -> N
         ran = cli("sweep", chain, "-o", tmp_path / name, "--resume")
         assert (ran.code, "error[FB0716]" in ran.err) == (2, True), ran.err
         assert (tmp_path / name).read_text() == text
-
-
-def test_a_wrong_planner_is_shown_in_its_own_text(cli: Cli, chain: Path) -> None:
-    ran = cli("sweep", chain, "--planners", "dtr,chenn")
-    assert ran.code == 2
-    assert "| dtr,chenn\n" in ran.err
-
-
-def test_the_model_is_not_written_over(cli: Cli, chain: Path) -> None:
-    before = chain.read_text()
-    ran = cli("sweep", chain, "--planners", "dtr", "-o", chain)
-    assert (ran.code, "error[FB0703]" in ran.err) == (2, True)
-    assert chain.read_text() == before
 
 
 def test_from_python(chain: Path) -> None:

@@ -93,7 +93,7 @@ def _header(plan: Plan) -> list[str]:
     source = f"{header.source} " if header.source else ""
     digest = f"(sha256 {header.sha256[:12]}…)" if header.sha256 else ""
     lines = [
-        f"model        {source}{digest}".rstrip() or "model        not recorded",
+        f"model        {f'{source}{digest}'.rstrip() or 'not recorded'}",
         f"captured     {_captured(header)}",
         f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
         f"{len(graph.anodes)} storages, {len(graph.views)} views",
