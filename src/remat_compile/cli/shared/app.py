@@ -54,9 +54,7 @@ def run(
     try:
         defaults = read_defaults(name, words)
         line = list(words)
-        code = app(
-            line, prog_name=program, standalone_mode=False, default_map=dict(defaults.values)
-        )
+        code = app(line, prog_name=program, standalone_mode=False, default_map=defaults.values)
     except FBError as error:
         print_errors(_with_origin(error, from_file))
         return USAGE if error.usage else REFUSED
