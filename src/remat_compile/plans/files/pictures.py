@@ -22,7 +22,7 @@ def kept(
     reads: Iterable[FileRead],
     write: Callable[[str | Path, T], None],
 ) -> T:
-    """What `make` gives, written to `path` if that is given. FB0703, and FB0719 for an existing
+    """The result of `make`, written to `path` if that is given. FB0703, and FB0719 for an existing
     file of another kind."""
     if path is None:
         return make()
