@@ -1,10 +1,10 @@
 """The command line as transcripts: what is typed, and what comes back.
 
 `transcripts/NAME.txt` holds cases that begin with `# what is shown`, each in a folder of its own
-with the `files` below. Behind `$ command` stand the lines of standard output, those of standard
-error after `! `, and the exit code in brackets where it is not 0. `...` stands for any lines, or
-within a line for any text. Commands but `remat-compile` are of bash. `--update-golden` writes the
-output of cases that differ.
+with the `files` below, and with the plan `net.fbir` of the model in `net.py` where it names that.
+Behind `$ command` stand the lines of standard output, those of standard error after `! `, and the
+exit code in brackets where it is not 0. `...` stands for any lines, or within a line for any text.
+Commands but `remat-compile` are of bash. `--update-golden` writes the output of cases that differ.
 
 `transcripts/refusals.txt` has a refusal a line: code, exit code, the words, and after ` # ` a part
 of the message.
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+import remat_compile
 from helpers.cli import Cli
 from helpers.paths import ROOT
 
@@ -45,6 +46,27 @@ graph @g {
 bind { arg "x" = %x; param "w" = %w grad %dw; result %y tangent %dy }
 schedule @plan { F1; F2; free %a; L; B1; free %dy }
 """
+
+
+MODEL = """\
+import pathlib, torch
+from torch import nn
+
+pathlib.Path(__file__).with_name("LOADED").touch()
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.1)), (torch.ones(2, 8),)
+"""
+
+
+@pytest.fixture(scope="module")
+def net_plan(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The plan of the model, which is captured once."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "net.py").write_text(MODEL)
+    remat_compile.plan(f"{folder}/net.py:make", planner="store-all").save(folder / "net.fbir")
+    return (folder / "net.fbir").read_text()
 
 
 @pytest.fixture
@@ -77,6 +99,9 @@ def cases() -> Iterator[object]:
 def test_transcripts(
     path: Path, text: str, cli: Cli, files: Path, request: pytest.FixtureRequest
 ) -> None:
+    if "net.fbir" in text:
+        (files / "net.py").write_text(MODEL)
+        (files / "net.fbir").write_text(request.getfixturevalue("net_plan"))
     head, *steps = re.split(r"(?m)^\$ ", text.rstrip("\n"))
     seen = [head]
     for step in steps:
