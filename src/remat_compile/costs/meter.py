@@ -28,7 +28,7 @@ from ..operators.instances import (
     prepared,
     run_cnode,
 )
-from ._shapes import value_of
+from ._roofline import value_of
 
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 30

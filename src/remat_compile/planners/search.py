@@ -10,16 +10,19 @@ from ..ir.program import Budget, Program
 from .contract import PlanResult, Progress
 from .registry import format_planner
 from .results import Task
-from .spelling.options import Checked
+from .spelling.options import checked
 
 
 @dataclass(frozen=True)
-class SearchPlanner(Checked):
+class SearchPlanner:
     """A planner that is given its task: program, budget, deadline and who is told of progress."""
 
     name: ClassVar[str]
     applicability: ClassVar[str]
     source: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        checked(self)
 
     def plan(
         self,

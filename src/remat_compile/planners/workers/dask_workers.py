@@ -12,7 +12,7 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...version import __version__
-from .local import LocalWorkers
+from .pool import LocalWorkers
 
 CONNECT_S, WORKER_S = 8.0, 3.0
 """So long for all of the greeting; of it, so long for a worker to be there."""
