@@ -17,8 +17,8 @@ from .pool import LocalWorkers
 CONNECT_S, WORKER_S = 8.0, 3.0
 """Limits for all of the greeting, and in it for a worker to be there."""
 _SEEN_S, _ASKED_S = 0.2, 2.0
-"""Interval between questions who is there, and the limit for an answer: a scheduler that stands still
-keeps its connections."""
+"""Interval between questions who is there, and the limit for an answer: a scheduler that stands
+still keeps its connections."""
 
 
 class DaskWorkers:
