@@ -295,8 +295,8 @@ class LeanWalks:
         return self._scopes[backward]
 
     def _reversed(self, cnodes: frozenset[int]) -> Instance:
-        """The instance with the reads of these cNodes last first. An accumulate's stay: the first is
-        the sum."""
+        """The instance with the reads of these cNodes last first. An accumulate's stay: the first
+        is the sum."""
         inst = self.instance
         if not cnodes:
             return inst

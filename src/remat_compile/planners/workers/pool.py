@@ -132,8 +132,8 @@ def workers_of(address: str | None, processes: int | None, progress: Progress) -
 
 
 class Workers:
-    """The place where jobs are done. When an engine elsewhere fails, this machine does what is left:
-    the answers are the same."""
+    """The place where jobs are done. When an engine elsewhere fails, this machine does what is
+    left: the answers are the same."""
 
     def __init__(self, engine: Engine, address: str | None, here: int, progress: Progress):
         self.engine, self.address, self.here, self.progress = engine, address, here, progress

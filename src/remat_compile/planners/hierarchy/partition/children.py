@@ -98,8 +98,8 @@ def _finer(
     bounds: Sequence[int],
     parts: int,
 ) -> list[int]:
-    """The bounds with every period cut into about `parts` parts, all at the same places: few children
-    see too little of what lies inside of them."""
+    """The bounds with every period cut into about `parts` parts, all at the same places: few
+    children see too little of what lies inside of them."""
     crossing = forward.crossing_bytes_P
     cuts = set(bounds)
     for run, first in zip(runs, firsts, strict=True):
