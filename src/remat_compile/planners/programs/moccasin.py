@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from ...ir.diagnostics import fail
+from ..isolation.process import Message
 from ..kit import (
     Budget,
     Instance,
@@ -26,7 +27,7 @@ from ..kit import (
     format_planner,
 )
 from ..solvers.milp import Status
-from ..solvers.process import Message, Worker
+from ..solvers.solve import Worker
 from ..spelling.options import Checked, at_least
 from .answer import (
     Incumbent,
@@ -42,7 +43,7 @@ from .events import (
 )
 
 _MOST = 300
-_MODULE = "remat_compile.planners.solvers.cpsat"
+_MODULE = "remat_compile.planners.solvers.cpsat:solve"
 
 
 @dataclass(frozen=True)
