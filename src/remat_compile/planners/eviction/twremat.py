@@ -29,7 +29,7 @@ from .separator_order import (
 
 _ELIMINATIONS: tuple[Elimination, ...] = ("degree", "fill")
 _WIDEST = 40
-"""By min-fill only where min-degree leaves no wider bags, in vertices: it takes their cube."""
+"""Limit on the width (in vertices) that min-degree leaves for min-fill, which takes its cube."""
 _STOPS = tuple(2.0**-k for k in range(1, 9))
 """Shares of the bytes of the unplanned step at which the recursion ends, beside its leaves."""
 _HALVINGS = 6

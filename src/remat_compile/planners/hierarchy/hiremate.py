@@ -91,10 +91,10 @@ class Hiremate(SearchPlanner):
         with places as workers, MilpSolver() as solver:
             run = _Run(self, task, solver, workers)
             run.run()
-        best = run.candidates.best
-        if best is None and not run.late:
+        best, late = run.candidates.best, run.late or run.candidates.late
+        if best is None and not late:
             return task.infeasible(run.candidates.least)
-        if run.late:
+        if late:
             schedule = None if best is None else task.schedule(best)
             time_ns = 0 if best is None else instance.time_ns(best)
             return TimedOut(schedule, time_ns, instance.base_time_ns)
@@ -112,19 +112,11 @@ class _Run:
         self.limit_s = task.left_s
         self.search = Search(task.instance, task.limit_bytes, task.deadline)
         self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, task.progress)
-        self._late = False
+        self.late = False
+        """True if the time limit ended a search, besides those of `candidates`."""
 
     def until(self, share: float) -> float:
         return self.task.deadline - (1 - share) * self.limit_s
-
-    @property
-    def late(self) -> bool:
-        """True if the time limit ended a search."""
-        return self._late or self.candidates.late
-
-    @late.setter
-    def late(self, late: bool) -> None:
-        self._late = late
 
     @property
     def settled(self) -> bool:
@@ -153,7 +145,7 @@ class _Run:
         """Return whether the time is over, or is too short for what takes as long as so many walks
         and cannot be interrupted."""
         over = monotonic() + walks * self.search.longest_s > self.task.deadline
-        self.late = self.late or over
+        self.late |= over
         return over
 
     def _tell(self, tree: Tree) -> None:
@@ -170,7 +162,7 @@ class _Run:
             self.candidates.offer(search.best, "walks", keep=False)
         else:
             self.candidates.offer(search.least(), "walks")
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _walk_again(self) -> None:
         """The random restarts of `dtr`, as many as it makes itself."""
@@ -179,7 +171,7 @@ class _Run:
         search.restart(None, 0)
         if search.best is not None and search.best is not before:
             self.candidates.offer(search.best, "walks", keep=False)
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _solve_whole(self) -> None:
         """A step that is a leaf: its own program."""
@@ -209,7 +201,7 @@ class _Run:
         if not self.settled and not self._is_over():
             effort.solve_leaves(self.until(_LEAVES))
             effort.solve_levels(self.until(_LEVELS))
-        self.late = self.late or effort.late
+        self.late |= effort.late
         if not self.settled and not self._is_over():
             self._chain(tree)
             self._top(tree, quick=False)
@@ -271,7 +263,7 @@ class _Run:
                 self.solver,
             )
             self.candidates.offer(better.order, "leaves in context")
-            self.late = self.late or better.late
+            self.late |= better.late
 
 
 @dataclass
