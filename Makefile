@@ -63,6 +63,7 @@ check-runners: mutants
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_faults.py --seconds 20
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --plans 120
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --backend jax --plans 24
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_operator_samples.py --each 1
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_onnx_operators.py --releases $(DEMO)/onnx
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_onnx_fuzz.py --files 2000
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_onnx_models.py
