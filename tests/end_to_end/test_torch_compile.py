@@ -63,6 +63,7 @@ def test_trains_as_eager_does(name: str, dtype: torch.dtype) -> None:
     assert last.budget_kind == "activation"
 
 
+@pytest.mark.slow
 def test_a_speech_model_of_transformers() -> None:
     """Its attention mask and its loss look into the data."""
     transformers = pytest.importorskip("transformers")
