@@ -62,22 +62,14 @@ class Standstill:
 
     def __init__(self) -> None:
         self.inside, self.may_go_on = threading.Event(), threading.Event()
-        self.tracing: list[str] = []
         self.first: str | None = None
 
     def at(self) -> None:
         name = threading.current_thread().name
-        self.tracing.append(name)
         if self.first is None:
             self.first = name
             self.inside.set()
             assert self.may_go_on.wait(HANGS_S)
-
-    def one_after_the_other(self) -> bool:
-        """Whether each thread had traced all that it did before the next one began."""
-        later = [*self.tracing[1:], None]
-        changes = [a for a, b in zip(self.tracing, later, strict=True) if a != b]
-        return len(changes) == len(set(changes))
 
 
 class _Waited:
@@ -142,7 +134,6 @@ def armed_later(still: Standstill) -> Iterator[None]:
     still.first = "nobody"
     yield
     still.first = None
-    still.tracing.clear()
 
 
 def test_a_step_waits_while_its_model_is_traced_by_another_thread(still: Standstill) -> None:
