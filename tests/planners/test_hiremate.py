@@ -179,12 +179,6 @@ def test_options_as_text() -> None:
         assert diagnostic.span is not None
 
 
-def test_a_budget_that_fits_anyway_and_none() -> None:
-    program = chain(9)
-    assert isinstance(QUICK.plan(program, None), Optimal)
-    assert isinstance(QUICK.plan(program, Budget(10**9, "device")), Optimal)
-
-
 @pytest.mark.parametrize("limit_s", [-1.0, 10 * HANGS_S])
 def test_no_job_is_begun_past_the_limit(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best so far, said so."""
@@ -218,18 +212,6 @@ def test_below_the_floor() -> None:
     assert refused.min_budget is not None
     assert "held at step" in refused.why.notes[0].message
     assert isinstance(planned(QUICK, program, refused.min_budget), Feasible | Optimal)
-
-
-def test_one_giant_operator() -> None:
-    b = Builder("giant")
-    b.input("x", 10)
-    b.param("w", 10, "dw")
-    b.op(["x", "w"], [("y", "output", 10**12), ("p", "phantom", 10**11)], time=10**9)
-    b.loss(["y"], [("dy", 10**12)])
-    b.op(["dy", "p", "w"], [("dw", "param_grad", 10)], phase="bwd", time=10**9)
-    refused = planned(QUICK, b.program(), Budget(10**12, "activation"))
-    assert isinstance(refused, Infeasible)
-    assert refused.min_budget is not None
 
 
 def test_a_forward_in_pieces_that_never_meet() -> None:

@@ -52,35 +52,27 @@ def text(result: PlanResult) -> str:
 
 @dataclass(frozen=True)
 class Square:
-    """A job; `marker` is a file that its first run makes, before its process dies."""
+    """A job."""
 
     number: int
-    marker: str = ""
     seconds: float = 0.0
 
     def run(self, solver: MilpSolver, limit_s: float) -> int:
-        if self.marker:
-            die_once(self.marker)
         sleep(self.seconds)
         return self.number**2
 
 
-def die_once(marker: str) -> None:
-    """Ends the process, unless the file is there, which it leaves behind."""
-    if not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @dataclass(frozen=True)
 class Deadly:
-    """A job that ends the first process that has begun it."""
+    """A job that ends the first process that has begun it, which leaves the file `marker`."""
 
     job: Any
     marker: str
 
     def run(self, solver: MilpSolver, limit_s: float) -> Any:
-        die_once(self.marker)
+        if not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return self.job.run(solver, limit_s)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, prod
-from typing import cast
+from typing import Any
 
 from ..ir.expr import evaluate
-from ..ir.graph import DTYPE_BYTES, LOSS_OP, Arg, Atom, Call, CNode, Graph, Ref, View
+from ..ir.graph import DTYPE_BYTES, LOSS_OP, Arg, Atom, Call, CNode, Graph, Ref
 from ..ir.program import Program
 from .device import Device
+
+Shape = tuple[int, ...]
 
 
 def roofline(program: Program, device: Device) -> Program:
@@ -79,23 +81,6 @@ class _RooflineModel:
         return DTYPE_BYTES[self.graph.anode[self.graph.storage[name]].dtype]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shapes:
-    """Shapes of a call's arguments and results; `()` for what is not a tensor."""
-
-    call: Call
-    args: tuple[Shape, ...]
-    results: tuple[Shape, ...]
-    env: Mapping[str, int]
-
-    def named(self, name: str, position: int) -> object:
-        """An argument by keyword or position."""
-        for key, value in self.call.kwargs:
-            if key == name:
-                return value_of(value, self.env)
-        return value_of(self.call.args[position], self.env)
-
-
 def flops_of(
     call: Call, shapes: Mapping[str, Shape], results: Sequence[Shape], env: Mapping[str, int]
 ) -> int:
@@ -104,77 +89,43 @@ def flops_of(
     A multiply-add counts as 2. Matrix products, convolutions and attention have their own count;
     every other operator counts one per element that it writes (memory bounds it anyway).
     """
-    args = tuple(shapes.get(a.name, ()) if isinstance(a, Ref) else () for a in call.args)
-    given = _Shapes(call, args, tuple(results), env)
-    name = call.op.split(".")[1] if call.op.count(".") == 2 else call.op
-    rule = _FLOPS.get(name) or _attention_rule(name)
-    if rule is not None:
-        return rule(given)
+    args = [shapes.get(a.name, ()) if isinstance(a, Ref) else () for a in call.args]
+    named = dict(call.kwargs)
+
+    def value(name: str, position: int) -> Any:
+        return value_of(named[name] if name in named else call.args[position], env)
+
+    match call.op.split(".")[1] if call.op.count(".") == 2 else call.op:
+        case "mm" | "bmm" | "mv" | "dot":
+            return _product(*args[:2])
+        case "addmm" | "baddbmm" | "addmv":
+            return _product(*args[1:3])
+        case "convolution":
+            return _convolution(args[0], args[1], results[0], value("transposed", 6))
+        case "convolution_backward":
+            # One for the input's gradient and one for the weight's, as asked for.
+            y, x, weight = args[:3]
+            wanted = value("output_mask", 10)
+            sides = sum(map(bool, wanted[:2])) if isinstance(wanted, tuple) else 2
+            return sides * _convolution(x, weight, y, value("transposed", 7))
+        case str(name) if name.startswith("_scaled_dot_product"):
+            # Products over [batch, heads, queries, keys] of the head's width: 2, and 5 backward,
+            # which computes the scores again. Causal masks are not taken off.
+            is_backward = "backward" in name
+            query, key = args[1:3] if is_backward else args[:2]
+            return 2 * (5 if is_backward else 2) * prod(query) * key[-2]
     return sum(prod(shape) for shape in results)
 
 
-def _product(first: int) -> Callable[[_Shapes], int]:
-    """`[..., m, k] x [..., k, n]`: the first factor stands at position `first`."""
-
-    def count(given: _Shapes) -> int:
-        a, b = given.args[first], given.args[first + 1]
-        return 2 * prod(a) * (b[-1] if len(b) > 1 else 1)
-
-    return count
+def _product(a: Shape, b: Shape) -> int:
+    """`[..., m, k] x [..., k, n]`."""
+    return 2 * prod(a) * (b[-1] if len(b) > 1 else 1)
 
 
-def _one_convolution(x: Shape, weight: Shape, y: Shape, transposed: bool) -> int:
+def _convolution(x: Shape, weight: Shape, y: Shape, transposed: object) -> int:
     """Each element of the output (of the input, when transposed) meets one filter's weights:
     the weight is `[out, in/groups, *kernel]`, transposed `[in, out/groups, *kernel]`."""
     return 2 * prod(x if transposed else y) * prod(weight[1:])
-
-
-def _convolution(given: _Shapes) -> int:
-    transposed = bool(given.named("transposed", 6))
-    return _one_convolution(given.args[0], given.args[1], given.results[0], transposed)
-
-
-def _convolution_backward(given: _Shapes) -> int:
-    """One convolution for the input's gradient and one for the weight's, as asked for."""
-    y, x, weight = given.args[:3]
-    wanted = given.named("output_mask", 10)
-    sides = sum(bool(side) for side in wanted[:2]) if isinstance(wanted, tuple) else 2
-    return sides * _one_convolution(x, weight, y, bool(given.named("transposed", 7)))
-
-
-def _attention(first: int, products: int) -> Callable[[_Shapes], int]:
-    """`products` matrix products over `[batch, heads, queries, keys]`, of the head's width;
-    the query stands at position `first`. Causal masks are not taken off."""
-
-    def count(given: _Shapes) -> int:
-        query, key = given.args[first], given.args[first + 1]
-        return 2 * products * prod(query) * key[-2]
-
-    return count
-
-
-def _attention_rule(name: str) -> Callable[[_Shapes], int] | None:
-    """Forward: 2 products; backward recomputes the scores: 5. By the family's name, since
-    each device has operators of its own."""
-    if not name.startswith("_scaled_dot_product"):
-        return None
-    return _attention(1, 5) if "backward" in name else _attention(0, 2)
-
-
-_FLOPS: dict[str, Callable[[_Shapes], int]] = {
-    "mm": _product(0),
-    "bmm": _product(0),
-    "mv": _product(0),
-    "dot": _product(0),
-    "addmm": _product(1),
-    "baddbmm": _product(1),
-    "addmv": _product(1),
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
-}
-
-
-Shape = tuple[int, ...]
 
 
 def shapes_of(graph: Graph, env: Mapping[str, int]) -> dict[str, Shape]:
@@ -184,7 +135,16 @@ def shapes_of(graph: Graph, env: Mapping[str, int]) -> dict[str, Shape]:
         a.name: tuple(evaluate(extent, env) for extent in a.shape) for a in graph.anodes
     }
     for view in graph.views:
-        shapes[view.name] = _shape_of(view, shapes, env)
+        first = view.call.args[0] if view.call.args else None
+        source = first.name if isinstance(first, Ref) else view.base
+        shape = shapes.get(source, shapes[view.base])
+        namespace, _, name = view.call.op.rpartition(".")[0].partition(".")
+        args = [value_of(arg, env) for arg in view.call.args]
+        try:
+            known = _shape_of(name, shape, args, view.index or 0) if namespace == "aten" else None
+        except (IndexError, TypeError, ValueError):
+            known = None
+        shapes[view.name] = shape if known is None else known
     return shapes
 
 
@@ -197,120 +157,49 @@ def value_of(arg: Arg, env: Mapping[str, int]) -> object:
     return evaluate(arg, env)
 
 
-def _shape_of(view: View, shapes: Mapping[str, Shape], env: Mapping[str, int]) -> Shape:
-    first = view.call.args[0] if view.call.args else None
-    source = first.name if isinstance(first, Ref) else view.base
-    shape = shapes.get(source, shapes[view.base])
-    rule = _VIEWS.get(view.call.op.split(".")[1]) if view.call.op.startswith("aten.") else None
-    if rule is None:
-        return shape
-    try:
-        return rule(shape, _Args(view.call, env), view.index or 0)
-    except (IndexError, TypeError, ValueError):
-        return shape
+def _shape_of(name: str, shape: Shape, args: Sequence[Any], index: int) -> Shape | None:
+    """The shape of a view by an operator of PyTorch; None for one that is not known here."""
 
+    def arg(position: int, default: int = 0) -> Any:
+        value = args[position] if position < len(args) else None
+        return default if value is None else value
 
-class _Args:
-    """Evaluated arguments of a call by position, `default` where they are left out."""
+    def with_extent(axis: int, *extent: int) -> Shape:
+        axis %= len(shape)
+        return (*shape[:axis], *extent, *shape[axis + 1 :])
 
-    def __init__(self, call: Call, env: Mapping[str, int]):
-        self._values = [value_of(arg, env) for arg in call.args]
-
-    def integer(self, position: int, default: int | None = None) -> int:
-        value = self._values[position] if position < len(self._values) else default
-        return cast(int, default if value is None else value)
-
-    def integers(self, position: int) -> Shape:
-        return cast(Shape, self._values[position])
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-_Rule = Callable[[Shape, _Args, int], Shape]
-
-
-def _transpose(shape: Shape, args: _Args, _: int) -> Shape:
-    order = list(range(len(shape)))
-    a, b = args.integer(1), args.integer(2)
-    order[a], order[b] = order[b], order[a]
-    return tuple(shape[axis] for axis in order)
-
-
-def _permute(shape: Shape, args: _Args, _: int) -> Shape:
-    return tuple(shape[axis] for axis in args.integers(1))
-
-
-def _view(shape: Shape, args: _Args, _: int) -> Shape:
-    wanted = args.integers(1)
-    rest = prod(extent for extent in wanted if extent != -1)
-    return tuple(prod(shape) // max(1, rest) if extent == -1 else extent for extent in wanted)
-
-
-def _expand(shape: Shape, args: _Args, _: int) -> Shape:
-    wanted = args.integers(1)
-    padded = (1,) * (len(wanted) - len(shape)) + shape
-    return tuple(n if e == -1 else e for n, e in zip(padded, wanted, strict=True))
-
-
-def _unsqueeze(shape: Shape, args: _Args, _: int) -> Shape:
-    axis = args.integer(1) % (len(shape) + 1)
-    return (*shape[:axis], 1, *shape[axis:])
-
-
-def _squeeze(shape: Shape, args: _Args, _: int) -> Shape:
-    if len(args) < 2:
-        return tuple(extent for extent in shape if extent != 1)
-    given = args.integers(1)
-    axes = {axis % len(shape) for axis in (given if isinstance(given, tuple) else (given,))}
-    return tuple(n for axis, n in enumerate(shape) if axis not in axes or n != 1)
-
-
-def _with(shape: Shape, axis: int, extent: int) -> Shape:
-    changed = list(shape)
-    changed[axis] = extent
-    return tuple(changed)
-
-
-def _slice(shape: Shape, args: _Args, _: int) -> Shape:
-    axis = args.integer(1, 0)
-    picked = slice(args.integer(2, 0), args.integer(3, shape[axis]), args.integer(4, 1))
-    return _with(shape, axis, len(range(*picked.indices(shape[axis]))))
-
-
-def _select(shape: Shape, args: _Args, _: int) -> Shape:
-    axis = args.integer(1) % len(shape)
-    return (*shape[:axis], *shape[axis + 1 :])
-
-
-def _split(shape: Shape, args: _Args, index: int) -> Shape:
-    size, axis = args.integer(1), args.integer(2, 0)
-    return _with(shape, axis, min(size, shape[axis] - index * size))
-
-
-def _split_with_sizes(shape: Shape, args: _Args, index: int) -> Shape:
-    return _with(shape, args.integer(2, 0), args.integers(1)[index])
-
-
-def _unbind(shape: Shape, args: _Args, _: int) -> Shape:
-    axis = args.integer(1, 0) % len(shape)
-    return (*shape[:axis], *shape[axis + 1 :])
-
-
-_VIEWS: dict[str, _Rule] = {
-    "t": lambda shape, args, index: shape[::-1],
-    "transpose": _transpose,
-    "permute": _permute,
-    "view": _view,
-    "_unsafe_view": _view,
-    "reshape": _view,
-    "as_strided": lambda shape, args, index: args.integers(1),
-    "expand": _expand,
-    "unsqueeze": _unsqueeze,
-    "squeeze": _squeeze,
-    "slice": _slice,
-    "select": _select,
-    "split": _split,
-    "split_with_sizes": _split_with_sizes,
-    "unbind": _unbind,
-}
+    match name:
+        case "t":
+            return shape[::-1]
+        case "transpose":
+            order = list(range(len(shape)))
+            order[arg(1)], order[arg(2)] = order[arg(2)], order[arg(1)]
+            return tuple(shape[axis] for axis in order)
+        case "permute":
+            return tuple(shape[axis] for axis in arg(1))
+        case "view" | "_unsafe_view" | "reshape":
+            rest = prod(extent for extent in arg(1) if extent != -1)
+            return tuple(prod(shape) // max(1, rest) if n == -1 else n for n in arg(1))
+        case "as_strided":
+            return tuple(arg(1))
+        case "expand":
+            padded = (1,) * (len(arg(1)) - len(shape)) + shape
+            return tuple(n if e == -1 else e for n, e in zip(padded, arg(1), strict=True))
+        case "unsqueeze":
+            axis = arg(1) % (len(shape) + 1)
+            return (*shape[:axis], 1, *shape[axis:])
+        case "squeeze":
+            given = arg(1) if len(args) > 1 else range(len(shape))
+            axes = {a % len(shape) for a in ((given,) if isinstance(given, int) else given)}
+            return tuple(n for axis, n in enumerate(shape) if axis not in axes or n != 1)
+        case "slice":
+            extent = shape[arg(1)]
+            picked = slice(arg(2), arg(3, extent), arg(4, 1))
+            return with_extent(arg(1), len(range(*picked.indices(extent))))
+        case "select" | "unbind":
+            return with_extent(arg(1))
+        case "split":
+            return with_extent(arg(2), min(arg(1), shape[arg(2)] - index * arg(1)))
+        case "split_with_sizes":
+            return with_extent(arg(2), arg(1)[index])
+    return None

@@ -56,7 +56,7 @@ def folded(
 
 
 def _touching(graph: Graph) -> dict[str, set[str]]:
-    """By aNode the cNodes that make or read it."""
+    """The cNodes that make or read each aNode."""
     touching: dict[str, set[str]] = {a.name: set() for a in graph.anodes}
     for c in graph.cnodes:
         for name in (*c.results, *graph.reads(c)):

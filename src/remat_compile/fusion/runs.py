@@ -137,7 +137,7 @@ class Fusing:
         return self._asked(self._candidates(decisions.alone), decisions)
 
     def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
-        """With the cNodes of which prices are to be asked, which are told before."""
+        """Runs with the cNodes of which prices are to be asked, which are told before."""
         asked = [(run, self._as_kernel(run, decisions)) for run in runs]
         self.prepare([c for _, c in asked if c is not None and price_key(c) not in self.prices])
         return asked

@@ -266,7 +266,7 @@ class LeanWalks:
         return replace(trial, excess=excess)
 
     def _walk(self, choice: _Choice) -> _Trial | None:
-        """None where the walk would not end."""
+        """Walks once. None where the walk would not end."""
         self.walks += 1
         scope = self._scope(choice)
         inst, limit = scope.instance, self.limit_bytes
@@ -295,7 +295,8 @@ class LeanWalks:
         return self._scopes[backward]
 
     def _reversed(self, cnodes: frozenset[int]) -> Instance:
-        """With the reads of these cNodes last first; an accumulate's stay, the first is the sum."""
+        """The instance with the reads of these cNodes last first. An accumulate's stay: the first
+        is the sum."""
         inst = self.instance
         if not cnodes:
             return inst

@@ -159,7 +159,7 @@ class Effort:
     progress: Progress
     late: bool = False
     failures: int = 0
-    """So often has the leaf solver failed."""
+    """The number of failures of the leaf solver."""
 
     def fill(self, deadline: float) -> None:
         """Closed forms and a few walks for every class, children first. Quick."""

@@ -12,19 +12,17 @@ from ..eviction.keep import keep_what_fits
 from ..eviction.search import Search
 from ..instance import Instance, Order
 from ..kit import (
-    Budget,
     Planner,
     PlanResult,
-    Program,
     Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
 from ..programs.rk_checkmate import RkCheckmate
 from ..programs.solve_compact import is_valid, solve_compact
 from ..solvers import MilpSolver
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from ..workers.addresses import where_it_runs, wrong_address
 from ..workers.pool import Workers, workers_of
 from .effort import Effort
@@ -53,7 +51,7 @@ _REFINED = 2
 
 
 @dataclass(frozen=True)
-class Hiremate(Checked):
+class Hiremate(SearchPlanner):
     """Zhao 2024, chapter 3, corrected. The forward is cut into parts of at most `children` parts,
     down to `leaf` forward cNodes: by what repeats, by dominators, or into intervals of the order
     of capture (`partition`), in at most `levels` levels (none: as many as it takes). Each class of
@@ -85,28 +83,18 @@ class Hiremate(Checked):
         if isinstance(solver, Hiremate):
             yield "solver", "cannot be hiremate itself"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        start = monotonic()
-        task = Task.of(program, budget, format_planner(self), start + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        report = progress or (lambda line: None)
-        places = workers_of(self.workers, self.processes, report)
+        places = workers_of(self.workers, self.processes, task.progress)
         with places as workers, MilpSolver() as solver:
-            run = _Run(self, task, start, time_limit_s, report, solver, workers)
+            run = _Run(self, task, solver, workers)
             run.run()
-        best = run.candidates.best
-        if best is None and not run.late:
+        best, late = run.candidates.best, run.late or run.candidates.late
+        if best is None and not late:
             return task.infeasible(run.candidates.least)
-        if run.late:
+        if late:
             schedule = None if best is None else task.schedule(best)
             time_ns = 0 if best is None else instance.time_ns(best)
             return TimedOut(schedule, time_ns, instance.base_time_ns)
@@ -117,35 +105,18 @@ class Hiremate(Checked):
 class _Run:
     """One call: what is quick first, then programs, as long as there is time."""
 
-    def __init__(
-        self,
-        options: Hiremate,
-        task: Task,
-        start: float,
-        limit_s: float,
-        progress: Progress,
-        solver: MilpSolver,
-        workers: Workers,
-    ):
-        self.options, self.task, self.progress, self.solver = options, task, progress, solver
-        self.workers = workers
+    def __init__(self, options: Hiremate, task: Task, solver: MilpSolver, workers: Workers):
+        self.options, self.task, self.progress = options, task, task.progress
+        self.solver, self.workers = solver, workers
         self.instance = task.instance
-        self.start, self.limit_s = start, limit_s
+        self.limit_s = task.left_s
         self.search = Search(task.instance, task.limit_bytes, task.deadline)
-        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
-        self._late = False
+        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, task.progress)
+        self.late = False
+        """True if the time limit ended a search, besides those of `candidates`."""
 
     def until(self, share: float) -> float:
-        return self.start + share * self.limit_s
-
-    @property
-    def late(self) -> bool:
-        """True if the time limit ended a search."""
-        return self._late or self.candidates.late
-
-    @late.setter
-    def late(self, late: bool) -> None:
-        self._late = late
+        return self.task.deadline - (1 - share) * self.limit_s
 
     @property
     def settled(self) -> bool:
@@ -174,7 +145,7 @@ class _Run:
         """Return whether the time is over, or is too short for what takes as long as so many walks
         and cannot be interrupted."""
         over = monotonic() + walks * self.search.longest_s > self.task.deadline
-        self.late = self.late or over
+        self.late |= over
         return over
 
     def _tell(self, tree: Tree) -> None:
@@ -191,7 +162,7 @@ class _Run:
             self.candidates.offer(search.best, "walks", keep=False)
         else:
             self.candidates.offer(search.least(), "walks")
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _walk_again(self) -> None:
         """The random restarts of `dtr`, as many as it makes itself."""
@@ -200,7 +171,7 @@ class _Run:
         search.restart(None, 0)
         if search.best is not None and search.best is not before:
             self.candidates.offer(search.best, "walks", keep=False)
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _solve_whole(self) -> None:
         """A step that is a leaf: its own program."""
@@ -230,7 +201,7 @@ class _Run:
         if not self.settled and not self._is_over():
             effort.solve_leaves(self.until(_LEAVES))
             effort.solve_levels(self.until(_LEVELS))
-        self.late = self.late or effort.late
+        self.late |= effort.late
         if not self.settled and not self._is_over():
             self._chain(tree)
             self._top(tree, quick=False)
@@ -292,7 +263,7 @@ class _Run:
                 self.solver,
             )
             self.candidates.offer(better.order, "leaves in context")
-            self.late = self.late or better.late
+            self.late |= better.late
 
 
 @dataclass

@@ -12,7 +12,7 @@ from ..contract import Planner
 from ..spelling.options import WHERE
 
 ENGINES = {"dask": f"{__package__}.dask_workers:DaskWorkers"}
-"""By the scheme of their addresses: loaded when asked for."""
+"""Classes by the scheme of their addresses, loaded when asked for."""
 _ADDRESS = re.compile(r"(?P<scheme>\w+)://(?:\[[0-9a-fA-F:]+\]|[^\s/\[\]:]+):\d{1,5}")
 _NAME = "workers"
 

@@ -22,11 +22,11 @@ from ..solvers import MilpSolver
 from .addresses import ENGINES, check_address
 
 _LOOK_S = 0.2
-"""So often it is looked whether somebody has ended the planner, or the engine is gone."""
+"""Interval between looks at whether somebody has ended the planner, or the engine is gone."""
 _GONE_S = 10.0
 """An engine without any worker for so long is given up."""
 _GRACE_S = 5.0
-"""So long past the deadline an answer is waited for."""
+"""Patience for an answer past the deadline."""
 
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -132,8 +132,8 @@ def workers_of(address: str | None, processes: int | None, progress: Progress) -
 
 
 class Workers:
-    """Where jobs are done. When an engine elsewhere fails, this machine does what is left: the
-    answers are the same."""
+    """The place where jobs are done. When an engine elsewhere fails, this machine does what is
+    left: the answers are the same."""
 
     def __init__(self, engine: Engine, address: str | None, here: int, progress: Progress):
         self.engine, self.address, self.here, self.progress = engine, address, here, progress

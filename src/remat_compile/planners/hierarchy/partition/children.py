@@ -98,8 +98,8 @@ def _finer(
     bounds: Sequence[int],
     parts: int,
 ) -> list[int]:
-    """With every period cut into about `parts` parts, all at the same places: few children see
-    too little of what lies inside of them."""
+    """The bounds with every period cut into about `parts` parts, all at the same places: few
+    children see too little of what lies inside of them."""
     crossing = forward.crossing_bytes_P
     cuts = set(bounds)
     for run, first in zip(runs, firsts, strict=True):
@@ -123,7 +123,7 @@ def _phase(forward: ForwardGraph, run: Repeat) -> int:
 
 
 def _bounds(runs: Sequence[Repeat], firsts: Sequence[int], n: int, joined: int) -> list[int]:
-    """Where children begin and end with so many periods in each."""
+    """The places where children begin and end with so many periods in each."""
     bounds = [0]
     for run, first in zip(runs, firsts, strict=True):
         periods = (run.end - first) // run.period

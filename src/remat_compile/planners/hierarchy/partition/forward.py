@@ -18,7 +18,7 @@ from ...instance import Instance
 _HUB = 64
 """A value with more forward readers than this joins nothing (a mask, a table)."""
 _SEEN = 3
-"""So far back does the vote of a cNode look."""
+"""The number of steps back that the vote of a cNode looks."""
 
 
 @dataclass(frozen=True)

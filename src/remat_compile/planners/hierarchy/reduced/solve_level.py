@@ -38,7 +38,7 @@ class LevelProblem:
 
     @staticmethod
     def of(part: PartClass, options: int) -> LevelProblem:
-        """With at most so many options for each child. Not for a leaf."""
+        """The problem of a part that is no leaf, with at most so many options for each child."""
         assert part.level is not None
         level = part.level
         known: dict[int, list[Offer]] = {}
