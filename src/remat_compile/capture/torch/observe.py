@@ -31,10 +31,12 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.joint import NEEDS_NUMBERS
+from ..trace.kernel_strides import laid_out_by_kernels
 from ..trace.lock import unlogged
 from ..trace.module import (
     WholeModel,
     as_if_compiling,
+    has_values,
     unchanged,
 )
 from ..trace.outputs import (
@@ -258,7 +260,9 @@ def _run(
 
     The results are read where it is said what is `wanted` of them.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    laid_out = laid_out_by_kernels(mode, has_values=has_values(model))
+    with mode, laid_out, torch.enable_grad():
         fakes = {name: mode.from_tensor(t) for name, t in _state(model)}
         given, named = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
         recorder = _Recorder(model)
