@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...ir.diagnostics import Diagnostic
+from ...ir.diagnostics import Diagnostic, listed
 from .exporter.record import FX_NODE, TrainingRecord
 from .file.constants import NodeWeights
 from .file.convert import (
@@ -45,8 +45,7 @@ def warnings_of(
 
 
 def _names(names: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:limit])
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return listed([f'"{name}"' for name in names], limit)
 
 
 def _about_repair(mended: Repair | None) -> list[Diagnostic]:

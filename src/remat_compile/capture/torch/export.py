@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -101,7 +101,7 @@ def export(
         program = None
         if strict or dynamic_shapes is not None:
             with exchanging(), _quiet(), unchanged(module), _laid_out(module):
-                if results is not None:
+                if not strict:
                     _return_what_can_be_exported(module, results)
                 try:
                     program = torch.export.export(
@@ -130,24 +130,25 @@ class _ForwardError(Exception):
         self.error = error
 
 
-def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
-    """Lets the forward return tensors that `torch.export` takes, and no hook of `module` run."""
+def _return_what_can_be_exported(module: nn.Module, results: Results | None) -> None:
+    """Lets the forward return tensors that `torch.export` takes, where its results are known, and
+    no hook of `module` run."""
     inner = module.forward
 
     @wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
         try:
-            with without_cache(module):
+            with without_cache(module) if results else nullcontext():
                 made = inner(*args, **kwargs)
         except Exception as error:  # whatever the model's Python raises
             raise _ForwardError(error) from None
-        if results.is_plain:
+        if results is None or results.is_plain:
             return made
         # As if it were compiled, a forward may return something else than in eager.
         form = results if results.is_form_of(made) else read_results(made)
         return form.tensors(made)
 
-    hooks = [key for key in vars(module) if key.endswith("_hooks")]
+    hooks = [key for key in vars(module) if results and key.endswith("_hooks")]
     vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
 
 

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ...device.fake_tensors import FakeTensor, FakeTensorMode
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, listed
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.joint import NEEDS_NUMBERS
@@ -153,8 +153,7 @@ def what_backward_changes(state: PythonState, by_forward: frozenset[str]) -> Ite
 
 def _changes_told(phase: str, names: list[str]) -> Iterator[Diagnostic]:
     if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"the {phase} changes {', '.join(names[:5])}{more}; a planned step does not"
+        message = f"the {phase} changes {listed(names)}; a planned step does not"
         hint = f"return it, or change it outside of the {phase}, if something reads it"
         yield Diagnostic("FB0514", message, hint=hint)
 
