@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import FrameType
 from typing import Any, Literal, get_args
@@ -45,11 +46,7 @@ from ..trace.outputs import (
     read_results,
     what_to_know,
 )
-from ..trace.places import (
-    Place,
-    paths_of,
-    place_of_caller,
-)
+from ..trace.places import Place, first_place, paths_of, place_of_caller
 from .places import BY_REGIONS
 
 Way = Literal["plain", "answered", "compiling"]
@@ -360,20 +357,11 @@ def _where_it_draws(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], way: Way
 ) -> Place | None:
     """The line of the model that first calls a method of one of Python's or NumPy's generators."""
-    paths = paths_of(model)
-    places: list[Place] = []
 
-    def watch(_frame: FrameType, event: str, function: Any) -> None:
+    def draws(_: FrameType, event: str, function: Any) -> bool:
         owner = getattr(function, "__self__", None) if event == "c_call" else None
-        if places or getattr(function, "__name__", "") in ("getstate", "get_state"):
-            return
-        if type(owner).__module__ in ("random", "numpy.random.mtrand"):
-            places.append(place_of_caller(paths))
+        is_asked = getattr(function, "__name__", "") in ("getstate", "get_state")
+        return not is_asked and type(owner).__module__ in ("random", "numpy.random.mtrand")
 
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        _run(model, args, kwargs, way, PythonState(model))
-    finally:
-        sys.setprofile(before)
-    return places[0] if places else None
+    run = partial(_run, model, args, kwargs, way, PythonState(model))
+    return first_place(run, paths_of(model), draws)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from weakref import WeakSet
 
 import torch
@@ -26,11 +24,7 @@ from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast
 from ..trace.module import unchanged
 from ..trace.outputs import asks_for_cache
-from ..trace.places import (
-    Place,
-    paths_of,
-    place_of,
-)
+from ..trace.places import first_place, paths_of
 from .graph.operators import is_compared
 from .observe import CALL_ONCE
 from .places import BY_REGIONS, CHECKPOINT, refused
@@ -131,19 +125,12 @@ def check_against_eager(
 
 def _with_cause(exported: Exported, program: Program, cause: tuple[str, str]) -> list[Diagnostic]:
     """FB0512 with the first line of the model that calls a function of that `cause`."""
-    paths, found = paths_of(exported.original), list[Place]()
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and not found and _CAUSES.get(frame.f_code) is cause:
-            found.extend(p for p in [place_of(frame, paths)] if p.file)
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        eager_step(exported, program)
-    finally:
-        sys.setprofile(before)
-    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1]) for place in found]
+    place = first_place(
+        lambda: eager_step(exported, program),
+        paths_of(exported.original),
+        lambda frame, event, _: event == "call" and _CAUSES.get(frame.f_code) is cause,
+    )
+    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1])] if place else []
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
