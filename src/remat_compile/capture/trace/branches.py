@@ -288,8 +288,9 @@ def _evaluated(
             elif node.op == "get_attr":
                 values[node] = node.meta["tensor"]
             else:
+                function: Any = node.target
                 args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = node.target(*args, **kwargs)
+                values[node] = function(*args, **kwargs)
     return values[nodes[-1]]
 
 

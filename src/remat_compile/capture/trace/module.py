@@ -197,7 +197,7 @@ def as_if_compiling() -> AbstractContextManager[Any]:
     """`torch.compiler.is_compiling()` says yes inside."""
     # Of PyTorch 2.11, `torch.compiler` has none.
     inside = getattr(torch.compiler, "_compile_session_context", _compiling_state_context)
-    return inside()  # type: ignore[no-any-return]
+    return inside()
 
 
 def has_values(model: nn.Module) -> bool:
