@@ -32,18 +32,9 @@ from .plans.make import (
     with_caches,
 )
 from .plans.messages.progress import Progress
+from .plans.options import Errors, PlanKeywords, SweepKeywords, named_keywords
 from .plans.plan import Plan
-from .plans.request import (
-    Errors,
-    PlanKeywords,
-    PlanRequest,
-    SweepKeywords,
-    check_choice,
-    check_fuse,
-    named_keywords,
-    read_request,
-    read_sweep,
-)
+from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
 from .plans.run_planner import Phases
 from .plans.source import (
     Source,
@@ -65,7 +56,7 @@ OnChange = Literal["error", "eager", "replan"]
 __all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
 
 
-@named_keywords(PlanKeywords, read_request)
+@named_keywords(PlanKeywords)
 def plan(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -98,7 +89,7 @@ def plan(
     )
 
 
-@named_keywords(PlanKeywords, read_request)
+@named_keywords(PlanKeywords)
 def compile(  # the name users expect, as in torch.compile
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),
@@ -180,7 +171,7 @@ def _compiled(
     return compiled, made.warnings
 
 
-@named_keywords(SweepKeywords, read_request)
+@named_keywords(SweepKeywords)
 def sweep(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),

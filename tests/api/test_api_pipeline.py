@@ -29,8 +29,8 @@ from remat_compile.planners.contract import (
 )
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
-from remat_compile.plans import ask as _ask
 from remat_compile.plans import prove as _prove
+from remat_compile.plans import run_planner as _run_planner
 from remat_compile.plans.budget import Baseline, parse_budget
 from remat_compile.plans.files.files import text_of
 from remat_compile.plans.prove import (
@@ -131,7 +131,7 @@ def test_a_planner_that_raises_is_named(program: Program) -> None:
 
 
 def test_a_planner_that_hangs_is_named(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ask, "GRACE_S", 0.05)
+    monkeypatch.setattr(_run_planner, "GRACE_S", 0.05)
     goes_on = threading.Event()
     error = refusal(program, lambda p: not goes_on.wait(60), time_limit_s=0.2)
     goes_on.set()  # until now it hung

@@ -20,7 +20,7 @@ from helpers.paths import ROOT
 from remat_compile import FBError
 from remat_compile.ir.diagnostics import Diagnostic, Note
 from remat_compile.ir.wording import Worded, on_command_line, worded
-from remat_compile.plans.request import PlanKeywords
+from remat_compile.plans.options import PlanKeywords
 from remat_compile.verifier import ProvenPlan, Refuted
 
 SOURCE = ROOT / "src" / "remat_compile"
@@ -201,6 +201,7 @@ def test_no_message_names_an_option_to_users_of_python() -> None:
     """Only the command line writes `--options` by itself; elsewhere `worded` does."""
     own = {
         # Options of ONNX files, which Python does not take.
+        "plans/options.py",
         "plans/source.py",
         "capture/onnx/build.py",
         "capture/onnx/dims.py",

@@ -16,7 +16,7 @@ from remat_compile.ir.schedule import Compute, Free
 from remat_compile.planners import Planner, PlanResult
 from remat_compile.planners.contract import Progress
 from remat_compile.planners.eviction.dtr import Dtr
-from remat_compile.plans import ask, run_planner
+from remat_compile.plans import run_planner
 from remat_compile.plans.budget import Baseline
 from remat_compile.plans.fusion.ways import MOST_ROUNDS, FusedWays
 from remat_compile.plans.run_planner import Phases
@@ -60,7 +60,7 @@ def test_the_search_for_the_least_asks_nobody_past_its_limit(
     baseline = Baseline.of(program)
     floor = Budget(baseline.activation_floor_bytes, "activation")
     skip = skips(monkeypatch)
-    monkeypatch.setattr(ask, "GRACE_S", 1000 * UNIT_S)
+    monkeypatch.setattr(run_planner, "GRACE_S", 1000 * UNIT_S)
     monkeypatch.setattr(run_planner.TimeBounds, "lower_ns_for", lambda *_, **__: None)
     counts = []
     for units in (0, 20):
@@ -140,7 +140,7 @@ def test_what_planning_took_is_no_time_for_its_bound(monkeypatch: pytest.MonkeyP
         limits_s.append(left_s)
 
     monkeypatch.setattr(run_planner.TimeBounds, "lower_ns_for", bound)
-    monkeypatch.setattr(ask, "GRACE_S", 1000 * UNIT_S)
+    monkeypatch.setattr(run_planner, "GRACE_S", 1000 * UNIT_S)
     baseline = Baseline.of(program)
     run_planner.run_planner(
         program,

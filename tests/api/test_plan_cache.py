@@ -27,11 +27,8 @@ from remat_compile.plans.cache import (
     graph_key,
 )
 from remat_compile.plans.make import plan_source
-from remat_compile.plans.request import (
-    Errors,
-    PlanRequest,
-    read_request,
-)
+from remat_compile.plans.options import Errors
+from remat_compile.plans.request import PlanRequest, read_request
 from remat_compile.plans.run_planner import Phases
 from remat_compile.plans.source import Source
 from remat_compile.plans.store import VARIABLE, Store

@@ -84,8 +84,3 @@ def test_no_color(colours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with _terminal._bar() as say:
         say("planning")
     assert ("\x1b[38;5;" in terminal.getvalue() or "\x1b[3" in terminal.getvalue()) is colours
-
-
-def test_module(tmp_path: Path) -> None:
-    ran = subprocess.run([*MODULE, "devices", "-q"], capture_output=True, text=True, cwd=tmp_path)
-    assert (ran.returncode, "a100-80gb" in ran.stdout) == (0, True)

@@ -23,13 +23,6 @@ def test_help_lists_options_and_commands(cli: Cli) -> None:
         assert part in ran.out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_each_command(name: str, cli: Cli) -> None:
-    ran = cli(name, "--help")
-    assert ran.code == 0
-    assert f"remat-compile {name}" in ran.out
-
-
 def test_nothing_at_all_is_wrong_usage(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 2
@@ -39,12 +32,6 @@ def test_nothing_at_all_is_wrong_usage(cli: Cli) -> None:
 def test_version(cli: Cli) -> None:
     ran = cli("--version")
     assert (ran.code, ran.out) == (0, f"remat-compile {__version__}\n")
-
-
-def test_missing_argument(cli: Cli) -> None:
-    for name in ("verify", "show", "run"):
-        ran = cli(name)
-        assert (ran.code, "error[FB0707]" in ran.err) == (2, True)
 
 
 def test_reader_that_goes_away(tmp_path: Path) -> None:

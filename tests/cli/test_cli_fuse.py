@@ -29,18 +29,6 @@ def make():
 """
 
 
-def test_a_text_has_no_tensors_to_make_kernels_for(cli: Cli, chain: Path, tmp_path: Path) -> None:
-    ran = cli(chain, "-o", tmp_path / "plan.fbir", "--fuse", "auto")
-    assert (ran.code, "error[FB0471]" in ran.err) == (2, True)
-    assert not (tmp_path / "plan.fbir").exists()
-
-
-def test_an_unknown_way_is_refused(cli: Cli, chain: Path) -> None:
-    ran = cli(chain, "--fuse", "always")
-    assert ran.code == 2
-    assert "inductor" in ran.err
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(missing(torch.device("cpu")) is not None, reason="no C++ compiler")
 def test_a_fused_plan_runs(cli: Cli, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from helpers.cli import Cli
 from helpers.paths import ROOT
 from remat_compile import load
-from remat_compile.cli.shared.json_text import print_object
+from remat_compile.cli.shared.terminal import print_object
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
 from remat_compile.plans.compare.step import StepReport
@@ -123,17 +123,3 @@ def test_hostile_names_act_in_no_terminal(cli: Cli, tmp_path: Path) -> None:
     ran = cli("diff", path, OFFLOAD, "--format", "json")
     assert json.loads(ran.out)["plans"][0]["planner"] == hostile
     assert not re.search(r"[^\x20-\x7e\n]", ran.out)
-
-
-def test_a_refusal_prints_no_object(cli: Cli) -> None:
-    ran = cli("explain", GPT, "%nothing", "--format", "json")
-    assert ran.code == 2
-    assert "FB0730" in ran.err
-    assert ran.out == ""
-
-
-@pytest.mark.parametrize("format", ["yaml", ""])
-def test_other_formats(cli: Cli, format: str) -> None:
-    ran = cli("devices", "--format", format)
-    assert ran.code == 2
-    assert "FB0707" in ran.err

@@ -162,13 +162,6 @@ def test_a_checkpoint_stays(tmp_path: Path) -> None:
     check_output(path, "tensors", ())
 
 
-def test_a_link_to_nothing_is_refused(cli: Cli, folder: Path) -> None:
-    (folder / "link.py").symlink_to("gone.py")
-    code, err = write(cli, "torch", folder / "plan.fbir", folder / "link.py")
-    assert (code, "error[FB0703]" in err, "a link to what is not there" in err) == (2, True, True)
-    assert not (folder / "gone.py").exists()
-
-
 def test_what_we_wrote_is_replaced(cli: Cli, folder: Path) -> None:
     plan, out = folder / "plan.fbir", folder / "step.py"
     for _ in range(2):

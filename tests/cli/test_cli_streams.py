@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.cli import Cli, chain_text
+from helpers.cli import chain_text
 from helpers.clock import HANGS_S
 from helpers.slow import default_only
 
@@ -97,13 +97,3 @@ def test_texts_are_utf_8_in_every_locale(output: str, chain: Path) -> None:
     code, shown = shell("< again.fbir", "show -", chain.parent, **ascii_only)
     assert code == 0, shown
     assert shown.isascii()
-
-
-@pytest.mark.parametrize("name", ["package.json", "data.csv"])
-def test_a_sweep_leaves_files_of_others_alone(name: str, chain: Path, cli: Cli) -> None:
-    other = chain.parent / name
-    other.write_text('{"private": true}\n')
-    ran = cli("sweep", chain, "-o", other, "--planners", "store-all")
-    assert ran.code == 2
-    assert "error[FB0719]" in ran.err
-    assert other.read_text() == '{"private": true}\n'

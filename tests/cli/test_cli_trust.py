@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import remat_compile
-from helpers.cli import Cli, chain_text
+from helpers.cli import Cli
 from remat_compile import FBError
 from remat_compile.ir.text.syntax import quote
 from remat_compile.plans.files.recorded import is_bare_name
@@ -53,67 +52,6 @@ def loaded(plan: Path) -> Path:
     return plan.with_name("LOADED")
 
 
-def recorded(plan: Path, source: str) -> None:
-    """Has the plan name another source, without a hash."""
-    line = f"source {quote(source)}"
-    plan.write_text(re.sub(r"^source .*$", lambda _: line, plan.read_text(), flags=re.M))
-
-
-LOADING: dict[str, list[str]] = {
-    "run": ["run", "PLAN", "--repeats", "1"],
-    "jax code": ["PLAN", "--emit", "jax", "-o", "OUT"],
-}
-
-
-def words_of(case: str, plan: Path) -> list[str]:
-    """The command line of a case, with its files."""
-    files = {"PLAN": str(plan), "OUT": str(plan.with_name("step.py"))}
-    return [files.get(word, word) for word in LOADING[case]]
-
-
-@pytest.mark.parametrize("case", LOADING)
-def test_python_is_loaded_only_when_the_user_names_it(case: str, cli: Cli, plan: Path) -> None:
-    words = words_of(case, plan)
-    ran = cli(*words)
-    assert (ran.code, "error[FB0718]" in ran.err) == (2, True), ran.err
-    spec = f"{plan.with_name('net.py')}:make"
-    assert f"give --model {spec} or --trust-source" in ran.err
-    assert not loaded(plan).exists()
-    for named in (["--trust-source"], ["--model", spec]):
-        ran = cli(*words, *named)
-        assert ran.code == 0, ran.err + ran.out
-        assert loaded(plan).exists()
-        loaded(plan).unlink()
-
-
-def test_jax_runs_without_the_model_and_says_why(cli: Cli, plan: Path) -> None:
-    ran = cli("run", plan, "--backend", "jax")
-    assert ran.code == 0, ran.err
-    assert "not compared, as net.py:make is not loaded because a plan says so" in ran.out
-    assert not loaded(plan).exists()
-    assert "largest difference" in cli("run", plan, "--backend", "jax", "--trust-source").out
-
-
-@pytest.mark.parametrize("command", ["verify", "show", "plan", "emit"])
-def test_other_commands_load_nothing(command: str, cli: Cli, plan: Path, tmp_path: Path) -> None:
-    words: dict[str, list[object]] = {
-        "verify": ["verify", plan],
-        "show": ["show", plan],
-        "plan": [plan, "-o", tmp_path / "again.fbir"],
-        "emit": [plan, "--emit", "torch", "-o", tmp_path / "step.py"],
-    }
-    assert cli(*words[command]).code == 0
-    assert not loaded(plan).exists()
-
-
-def test_a_changed_file_is_refused_before_it_runs(cli: Cli, plan: Path, model: Path) -> None:
-    model.write_text(MODEL + "# edited\n")
-    for words in (["--trust-source"], ["--model", f"{model}:make"]):
-        ran = cli("run", plan, *words)
-        assert (ran.code, "error[FB0715]" in ran.err) == (1, True)
-        assert not loaded(plan).exists()
-
-
 ELSEWHERE = [
     "{far}/net.py:make",
     "../far/net.py:make",
@@ -150,54 +88,6 @@ def test_names_that_lead_elsewhere(cli: Cli, planned: Path, tmp_path: Path) -> N
                 assert "give --model MODEL" in ran.err
                 assert "\x1b" not in ran.err
     assert list(tmp_path.rglob("LOADED")) == []
-
-
-def test_links_that_lead_out_of_the_folder(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "near"
-    folder.mkdir()
-    (folder / "plan.fbir").write_bytes(plan.read_bytes())
-    (folder / "net.py").symlink_to(tmp_path / "net.py")
-    ran = cli("run", folder / "plan.fbir", "--trust-source")
-    assert (ran.code, "error[FB0717]" in ran.err) == (1, True), ran.err
-    (folder / "net.py").unlink()
-    (folder / "net.py").symlink_to("net.py")
-    ran = cli("run", folder / "plan.fbir", "--trust-source")
-    assert "error[FB07" in ran.err
-    (folder / "net.py").unlink()
-    (folder / "real.py").write_text(MODEL)
-    (folder / "net.py").symlink_to("real.py")
-    assert cli("run", folder / "plan.fbir", "--trust-source", "--repeats", "1").code == 0
-    assert not loaded(plan).exists()
-
-
-def test_the_working_folder_is_not_the_folder_of_the_plan(
-    cli: Cli, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "plans"
-    folder.mkdir()
-    (folder / "plan.fbir").write_bytes(plan.read_bytes())
-    monkeypatch.chdir(tmp_path)
-    ran = cli("run", "plans/plan.fbir", "--trust-source")
-    assert (ran.code, "error[FB0709]" in ran.err) == (2, True)
-
-
-def test_pt2_counts_as_code(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    (tmp_path / "net.pt2").write_bytes(b"no matter")
-    recorded(plan, "net.pt2")
-    ran = cli("run", plan)
-    assert (ran.code, "error[FB0718]" in ran.err) == (2, True)
-    ran = cli("run", plan, "--trust-source")
-    assert (ran.code, "error[FB0503]" in ran.err) == (1, True)
-
-
-def test_what_is_no_model_is_not_followed(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.fbir").write_text(chain_text())
-    for name in ("other.fbir", "net.py", "plan.fbir"):
-        recorded(plan, name)
-        ran = cli("run", plan, "--trust-source")
-        assert ran.code != 0
-        assert re.search(r"error\[FB07(17|02)\]", ran.err), ran.err
-        assert not loaded(plan).exists()
 
 
 def test_python_api(plan: Path, model: Path) -> None:

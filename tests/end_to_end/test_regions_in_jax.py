@@ -118,7 +118,8 @@ def test_an_operator_without_a_lowering_is_refused_before_anything_is_fused() ->
     text = format_program(replace(plan.program, schedules=(), proven=()))
     text = text.replace("aten.silu.default", "mylib.nothing.default")
     from remat_compile.plans.make import plan_program
-    from remat_compile.plans.request import Errors, read_request
+    from remat_compile.plans.options import Errors
+    from remat_compile.plans.request import read_request
     from remat_compile.plans.run_planner import Phases
 
     request = read_request(Errors(), planner="store-all", fuse="xla")

@@ -22,7 +22,7 @@ _PATIENCE = {
     "planners.auto.GRACE_S": HANGS_S,
     "planners.auto.QUICK_GRACE_S": HANGS_S,
     "planners.hierarchy.jobs._GRACE_S": HANGS_S,
-    "plans.ask.GRACE_S": HANGS_S,
+    "plans.run_planner.GRACE_S": HANGS_S,
 }
 """How long this package waits for those who are late, by the clock."""
 

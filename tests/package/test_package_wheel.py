@@ -94,7 +94,7 @@ def run(command: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[st
 
 
 def test_wheel_holds_every_file(wheel: Path) -> None:
-    suffixes = {".py", ".lark", ".smt2", ".toml", ".typed", ".css", ".js"}
+    suffixes = {".py", ".lark", ".smt2", ".toml", ".typed", ".css", ".js", ".json"}
     wanted = {
         str(path.relative_to(SOURCE))
         for path in (SOURCE / "remat_compile").rglob("*")

@@ -33,8 +33,8 @@ from remat_compile.ir.analysis.liveness import lower_bound_bytes
 from remat_compile.ir.diagnostics import render
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, NotApplicable, Optimal, available, parse_planner
-from remat_compile.plans.ask import ask
 from remat_compile.plans.budget import Baseline
+from remat_compile.plans.run_planner import ask
 
 PLANNERS = sorted({*available(), NAME})
 ANY_BUDGET = {"auto", "dtr", "hiremate", "polish"}

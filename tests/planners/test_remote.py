@@ -177,7 +177,7 @@ def gone(pid: int) -> bool:
 def test_a_plugin_that_hangs_is_killed_with_its_children(
     bad: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remat_compile.plans.ask.GRACE_S", 3.0)
+    monkeypatch.setattr("remat_compile.plans.run_planner.GRACE_S", 3.0)
     note = tmp_path / "pids"
     error = refusal(bad("hang", str(note)), time_limit_s=0.5)
     assert error.diagnostics[0].code == "FB0461"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from . import ASKED, COMMANDS
-from .shared.options import with_common
+from .shared.options import with_all_options
 
 PROGRAM = "remat-compile"
 
@@ -45,11 +45,11 @@ def complete() -> int:
         wanted = []
     for name in wanted:
         own = import_module(f".{name.replace('-', '_')}", __package__).command
-        app.command(name, help=COMMANDS[name])(with_common(own, lambda context, verbose: None))
+        app.command(name, help=COMMANDS[name])(with_all_options(own, lambda context, verbose: None))
     if wanted:
         app.callback()(lambda: None)
     else:
         own = import_module(".plan", __package__).command
-        app.command()(with_common(own, lambda context, verbose: None))
+        app.command()(with_all_options(own, lambda context, verbose: None))
     app(prog_name=PROGRAM, complete_var=ASKED)
     return 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from .shared.json_text import FormatOption
+from ..plans.messages.table import columns
+from .shared.terminal import FormatOption, echo, print_object
 
 
 def command(format: FormatOption = "text") -> None:
     """List the devices that a plan can be made for (--costs roofline --device NAME)."""
     from ..costs import device_names, load_device
-    from ..plans.budget import format_bytes
-    from ..plans.messages.table import columns
-    from .shared.json_text import print_object
-    from .shared.terminal import echo
+    from ..ir.units import format_bytes
 
     if format == "json":
         print_object("devices", devices=[load_device(name) for name in device_names()])

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared.json_text import FormatOption
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.units import format_bytes, format_ns
+from ..plans.messages.table import columns
 from .shared.options import Quiet
+from .shared.terminal import FormatOption, echo, listed, print_object
 
 if TYPE_CHECKING:
     from ..report.changes import Differences, What
@@ -32,10 +35,8 @@ def command(
 
     Exit code 0 where graph and steps are the same, 1 where they differ, 2 for trouble.
     """
-    from ..ir.diagnostics import Diagnostic, FBError
     from ..plans.files.look import read_plan
     from ..report.changes import differences
-    from .shared.terminal import echo
 
     if first == second == "-":
         message = "both plans are to come from standard input"
@@ -60,8 +61,6 @@ def command(
 
 
 def _print_object(changes: Differences) -> None:
-    from .shared.json_text import print_object
-
     print_object(
         "diff",
         same=changes.same,
@@ -105,48 +104,42 @@ def _lines(changes: Differences, all: bool) -> list[str]:
 
 
 def _figures(before: Subject, after: Subject) -> list[str]:
-    from ..ir.units import format_bytes, format_ns
-    from ..plans.messages.table import columns
 
-    one, two = before.trace, after.trace
     rows = [("", f"@{before.schedule.name}", f"@{after.schedule.name}", "change")]
-    for name, was, now in (
-        ("peak", one.peak_bytes, two.peak_bytes),
-        ("activations", one.activation_peak_bytes, two.activation_peak_bytes),
-        ("host copies", one.host_peak_bytes, two.host_peak_bytes),
+    for name, field, shown in (
+        ("peak", "peak_bytes", format_bytes),
+        ("activations", "activation_peak_bytes", format_bytes),
+        ("host copies", "host_peak_bytes", format_bytes),
+        ("time", "time_ns", format_ns),
     ):
+        was, now = getattr(before.trace, field), getattr(after.trace, field)
         sign = "+" if now > was else "-" if now < was else ""
-        rows.append(
-            (name, format_bytes(was), format_bytes(now), sign + format_bytes(abs(now - was)))
-        )
-    was, now = one.time_ns, two.time_ns
-    sign = "+" if now > was else "-" if now < was else ""
-    rows.append(("time", format_ns(was), format_ns(now), sign + format_ns(abs(now - was))))
+        rows.append((name, shown(was), shown(now), sign + shown(abs(now - was))))
     return columns(rows)
 
 
 def _table(changes: Differences, what: What, all: bool) -> list[str]:
     """The changes of one kind, the largest first; nothing where there are none."""
-    from ..ir.units import format_bytes, format_ns
-    from ..plans.messages.table import columns
 
-    those = [c for c in changes.changes if c.what == what]
-    if not those:
-        return []
-    head = {
+    what_of = {
         "kept": "kept on the device over the loss",
         "recomputed": "runs again",
         "moved": "copies to the host",
-    }[what]
-    listed = those if all else those[:SHOWN]
-    rows = [(head, "first", "second", "bytes", "one run", "made at")]
-    for c in listed:
-        was, now = (_as_words(what, n) for n in (c.before, c.after))
-        rows.append((c.name, was, now, format_bytes(c.bytes), format_ns(c.ns), c.place))
-    lines = ["", *columns(rows, "<>>>><")]
-    if len(those) > len(listed):
-        lines.append(f"and {len(those) - len(listed)} more (--all)")
-    return lines
+    }
+    rows = [
+        (
+            c.name,
+            _as_words(what, c.before),
+            _as_words(what, c.after),
+            format_bytes(c.bytes),
+            format_ns(c.ns),
+            c.place,
+        )
+        for c in changes.changes
+        if c.what == what
+    ]
+    head = (what_of[what], "first", "second", "bytes", "one run", "made at")
+    return ["", *listed(head, rows, "<>>>><", None if all else SHOWN)] if rows else []
 
 
 def _as_words(what: What, count: int) -> str:

@@ -14,8 +14,8 @@ from .shared.explain_budget import (
     price_lines,
     signed,
 )
-from .shared.json_text import FormatOption
 from .shared.options import PlanFile, ScheduleOption
+from .shared.terminal import FormatOption
 
 if TYPE_CHECKING:
     from ..plans.sweep.prices import Prices
@@ -62,7 +62,8 @@ def command(
     the whole step.
     """
     from ..plans.files.look import read_subject
-    from ..plans.request import Errors, check_time_limit
+    from ..plans.options import Errors
+    from ..plans.request import check_time_limit
     from .shared.terminal import echo
 
     errors = Errors()
@@ -100,7 +101,7 @@ def _print_object(
     subject: Subject, what: str | None, fits: Sequence[Fit], prices: Prices | None
 ) -> None:
     from ..report.reasons import of_module, of_peak, of_tensor
-    from .shared.json_text import print_object
+    from .shared.terminal import print_object
 
     if what is None:
         floor, at = subject.floor

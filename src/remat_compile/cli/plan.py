@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..plans.messages.asked import Fuse
+from ..plans.options import OPTIONS, Errors, PlanKeywords
 from .shared.code import Code
 from .shared.defaults import was_given
-from .shared.options import (
-    SIZE_OR_LEAST,
-    CostOptions,
-    GradsOption,
-    ModelArgument,
-    OnnxOptions,
-    Output,
-    Quiet,
-    grouped,
-    known_planners,
-)
+from .shared.options import ModelArgument, OnnxOptions, Output, Planning, Quiet
+from .shared.terminal import echo, print_warnings, progress
 
 if TYPE_CHECKING:
     from ..ir.program import Header
@@ -29,81 +21,41 @@ if TYPE_CHECKING:
     from ..plans.request import PlanRequest
     from ..plans.source import ModelOptions
 
-BOUNDS = ("budget", "activation_budget", "host_budget", "link", "no_offload")
-OF_PLANNING = (*BOUNDS, "planner", "fuse", "costs", "device", "grads")
+ASKED = (
+    "budget",
+    "activation_budget",
+    "host_budget",
+    "link",
+    "offload",
+    "planner",
+    "workers",
+    "time_limit_s",
+    "fuse",
+    "costs",
+    "device",
+    "grads",
+)
+OF_PLANNING = tuple(
+    OPTIONS[name].parameter or name for name in ASKED if name not in ("workers", "time_limit_s")
+)
 """Without any of these on the command line, code is written of a plan as it is."""
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         from ..version import __version__
-        from .shared.terminal import echo
 
         echo(f"remat-compile {__version__}")
         raise typer.Exit
 
 
-@grouped
 def command(
     ctx: typer.Context,
     model: ModelArgument,
     output: Output = None,
     *,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help=f"Bound on all device bytes: {SIZE_OR_LEAST}.",
-        ),
-    ] = None,
-    activation_budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Bound on what comes on top of parameters, buffers, inputs and gradients.",
-        ),
-    ] = None,
-    host_budget: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes: 64GiB."),
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE",
-            help="Bandwidth to and from the host: 25GB/s, or d2h=25GB/s,h2d=11GB/s,both=30GB/s.",
-        ),
-    ] = None,
-    no_offload: Annotated[
-        bool, typer.Option("--no-offload", help="Copy nothing to the host.")
-    ] = False,
-    planner: Annotated[
-        str | None,
-        typer.Option(
-            help='See remat-compile planners; options as "periodic{segments=4}".',
-            show_default="auto",
-            autocompletion=known_planners,
-        ),
-    ] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Solve programs on a Dask cluster: dask://HOST:PORT. The plan is the same.",
-        ),
-    ] = None,
-    time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="For the planner.")] = 60.0,
-    fuse: Annotated[
-        Fuse,
-        typer.Option(
-            help="Run parts of the plan as kernels of Inductor: those measured faster (auto), "
-            "or all that can. Bits may differ by rounding. With --emit jax, auto is xla: what XLA "
-            "computes without keeping what lies between."
-        ),
-    ] = "none",
-    costs: CostOptions,
+    asked: Annotated[PlanKeywords, Planning(*ASKED)],
     onnx: OnnxOptions,
-    grads: GradsOption = None,
     code: Code,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Quiet = False,
@@ -116,35 +68,17 @@ def command(
 ) -> None:
     """Plan one training step of MODEL under a budget in bytes, prove the plan, write it."""
     from ..plans.files.outputs import files_of_model, files_of_plan
-    from ..plans.request import (
-        Errors,
-        check_fuse,
-        read_request,
-    )
+    from ..plans.request import check_fuse, read_request
     from ..plans.source import check_spec, is_program
 
     errors = Errors()
     if code.emit == "jax":
-        errors.collect(lambda: check_fuse(fuse, "jax"))
-        fuse = "xla" if fuse == "auto" else fuse
-    request = read_request(
-        errors,
-        budget=budget,
-        activation_budget=activation_budget,
-        host_budget=host_budget,
-        planner=planner or "auto",
-        time_limit_s=time_limit,
-        costs=costs.costs,
-        device=costs.device,
-        grads=grads,
-        link=link,
-        offload=not no_offload,
-        fuse=fuse,
-        workers=workers,
-    )
+        errors.collect(lambda: check_fuse(asked["fuse"], "jax"))
+        asked["fuse"] = "xla" if asked["fuse"] == "auto" else asked["fuse"]
+    request = read_request(errors, **asked)
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))
-    reads = (*files_of_model(model, options, device=costs.device), *code.reads())
+    reads = (*files_of_model(model, options, device=asked["device"]), *code.reads())
     if output is not None:
         known = not is_program(model)
         errors.collect(lambda: code.check_output(output, reads, all_known=known))
@@ -181,8 +115,6 @@ def _make(
     from ..plans.make import plan_program, plan_source
     from ..plans.run_planner import Phases
     from ..plans.source import is_program, load_source
-    from .shared.app import print_warnings
-    from .shared.terminal import progress
 
     with progress(quiet=quiet) as say:
         phases = Phases(say)
@@ -211,24 +143,26 @@ def _set_threads(threads: int | None) -> None:
 
 
 def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
-    import sys
+    from .shared.verdicts import assuming_lines
 
+    written: list[str] = []
+    if output is not None and code.emit is None:
+        made.save(output)
+    elif output is not None:
+        written = code.write(made, output, model, quiet)
+    if not quiet:
+        lines = (*made.summary().splitlines(), *assuming_lines(made.assuming))
+        print_result(lines, output, written)
+
+
+def print_result(
+    lines: tuple[str, ...], output: str | None, written: list[str] | None = None
+) -> None:
+    """Prints the table of a plan and where it was written, beside the text on standard output."""
     from ..plans.files.files import STREAM
-    from .shared.terminal import echo
-    from .shared.verdicts import print_assuming
 
-    written: Sequence[str | None] = (output,)
-    if output is not None:
-        if code.emit is None:
-            made.save(output)
-        else:
-            written = code.write(made, output, model, quiet)
-    if quiet:
-        return
-    table = sys.stderr if output == STREAM else sys.stdout
-    echo(*made.summary().splitlines(), file=table)
-    print_assuming(made.assuming, table)
-    if output not in (None, STREAM):
-        echo(f"wrote {' and '.join(map(str, written))}", file=table)
-    elif output is None:
-        echo("nothing was written; give -o FILE to keep the plan", file=table)
+    wrote = f"wrote {' and '.join(written or [str(output)])}"
+    if output is None:
+        wrote = "nothing was written; give -o FILE to keep the plan"
+    is_stream = output == STREAM
+    echo(*lines, *([] if is_stream else [wrote]), file=sys.stderr if is_stream else sys.stdout)

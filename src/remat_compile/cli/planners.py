@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from .shared.json_text import FormatOption
+from .shared.terminal import FormatOption, echo, print_object
 
 if TYPE_CHECKING:
     from ..planners.registry import PlannerInfo
@@ -17,8 +17,6 @@ def command(format: FormatOption = "text") -> None:
     """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
-    from .shared.json_text import print_object
-    from .shared.terminal import echo
 
     broken: list[FBError] = []
     known: list[dict[str, object]] = []

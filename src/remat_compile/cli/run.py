@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..plans.messages.asked import (
-    Backend,
-    Errors,
-    JaxStyle,
-)
-from .shared.json_text import FormatOption
-from .shared.options import (
-    OnnxOptions,
-    PlanFile,
-    ScheduleOption,
-    TrustSource,
-    grouped,
+from ..ir.diagnostics import FBError
+from ..ir.units import format_bytes, format_ns
+from ..plans.messages.table import columns
+from ..plans.options import Backend, Errors, JaxStyle
+from .shared.options import OnnxOptions, PlanFile, ScheduleOption, TrustSource
+from .shared.terminal import (
+    FormatOption,
+    echo,
+    print_errors,
+    print_object,
+    print_warnings,
+    progress,
 )
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from ..capture.lowered import Exported
     from ..plans.compare.step import StepReport
+    from ..plans.jax.run import JaxReport
     from ..plans.plan import Plan
     from ..plans.source import ModelOptions
 
 
-@grouped
 def command(
     plan: PlanFile,
     *,
@@ -79,7 +79,6 @@ def command(
     from ..plans.files.outputs import check_output, files_of_model
     from ..plans.files.recorded import model_of_plan
     from ..plans.source import check_spec
-    from .shared.terminal import echo
 
     errors = Errors()
     options = onnx.read(errors)
@@ -95,9 +94,7 @@ def command(
         errors.add("FB0707", "--values only applies to PyTorch", hint)
     errors.raise_if_any()
     if backend == "jax":
-        from .shared.run_jax import run_jax
-
-        return run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
+        return _run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
     read = load(plan, schedule)
     header = read.program.header
     spec = model_of_plan(header, plan, model, options, trust_source=trust_source)
@@ -134,8 +131,6 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
     from ..plans.bind import bind
     from ..plans.files.recorded import load_as_planned
     from ..plans.link.other_link import link_of_device
-    from .shared.app import print_warnings
-    from .shared.terminal import progress
 
     with progress(quiet=quiet) as say:
         say("proving the plan")
@@ -183,8 +178,6 @@ def _bound(plan: Plan) -> int:
 
 
 def _print_object(plan: Plan, report: StepReport) -> None:
-    from .shared.json_text import print_object
-
     print_object(
         "run",
         proven_bytes=_bound(plan),
@@ -197,8 +190,6 @@ def _print_object(plan: Plan, report: StepReport) -> None:
 
 def _gap(plan: Plan, report: StepReport) -> list[str]:
     """Why the measured time is not the predicted one, where they differ by more than a tenth."""
-    from ..ir.units import format_ns
-
     predicted_ns, measured_ns = plan.trace.time_ns, round(report.time_s * 1e9)
     if not predicted_ns:
         return ["no time is predicted: the plan holds none of its computations"]
@@ -219,10 +210,7 @@ def _gap(plan: Plan, report: StepReport) -> list[str]:
 
 
 def _print(plan: Plan, report: StepReport) -> None:
-    from ..plans.budget import format_bytes
-    from ..plans.messages.table import columns
-    from .shared.terminal import echo
-    from .shared.verdicts import print_assuming
+    from .shared.verdicts import assuming_lines
     from .show import traffic
 
     bound = _bound(plan)
@@ -259,4 +247,90 @@ def _print(plan: Plan, report: StepReport) -> None:
     echo(*report.above(bound, plan.program.header.device))
     if plan.trace.copies:
         echo(*traffic(plan))
-    print_assuming(plan.assuming)
+    echo(*assuming_lines(plan.assuming))
+
+
+def _run_jax(
+    path: str,
+    schedule: str | None,
+    model: str | None,
+    options: ModelOptions,
+    style: JaxStyle,
+    quiet: bool,
+    trust_source: bool = False,
+) -> int:
+    """Exit code 1 where XLA does not follow the plan, or the gradients are not PyTorch's."""
+    from ..api import load
+    from ..backends.jax.check import need_jax
+
+    need_jax()
+    read = load(path, schedule)
+    from ..plans.jax.make import jax_step
+    from ..plans.jax.run import run_step, set_precision
+
+    set_precision(read.program)
+
+    with progress(quiet=quiet) as say:
+        say("proving the plan")
+        plan = read.trusted()
+        say("generating the step")
+        step = jax_step(plan, style=style)
+        exported, why = _model(plan, path, model, options, trust_source)
+        say("compiling the step and looking at it")
+        report = run_step(plan, step, exported)
+    return print_jax(plan, report, why)
+
+
+def _model(
+    plan: Plan, path: str, spec: str | None, options: ModelOptions, trust_source: bool
+) -> tuple[Exported | None, str]:
+    """The model to compare with: the one named, or the recorded one if it may be loaded;
+    else why there is none."""
+    from ..plans.files.recorded import NoSourceModel, load_as_planned, model_of_plan
+
+    header = plan.program.header
+    try:
+        spec = model_of_plan(header, path, spec, options, trust_source=trust_source)
+    except NoSourceModel as error:
+        return None, error.diagnostics[0].message
+    return load_as_planned(plan.program, spec, options).exported, ""
+
+
+def print_jax(plan: Plan, report: JaxReport, why: str) -> int:
+    from ..backends.jax.observe.absences import Absence
+
+    seen = report.observed
+    predicted, actual = report.predicted_temp_bytes, seen.temp_bytes
+    planned = sum(seen.planned_products.values())
+    executed = sum(seen.executed_products.values())
+    rows: list[tuple[Any, ...]] = [
+        ("", "predicted", "XLA"),
+        ("peak memory of the plan", format_bytes(plan.peak_bytes), ""),
+        ("temporary memory", format_bytes(predicted), format_bytes(actual)),
+        ("products and convolutions", str(planned), str(executed)),
+        (
+            "named executions",
+            str(len(seen.scopes) + len(seen.absent)),
+            str(len(seen.scopes) - len(seen.missing)),
+        ),
+        ("copies, lowered for CUDA", str(seen.planned_placements), str(seen.placements)),
+    ]
+    echo(*columns(rows))
+    if predicted:
+        echo(f"XLA takes {actual / predicted:.2f} times the predicted temporary memory")
+    if seen.scratch_bytes:
+        lent = format_bytes(seen.scratch_bytes)
+        echo(f"beside it, up to {lent} of what results will fill hold temporary values")
+    for reason in Absence:
+        if names := [name for name, why in seen.absent.items() if why is reason]:
+            echo(f"no trace, and rightly: {reason.value}: {', '.join(names)}")
+    if folded := [name for name in seen.missing if name.endswith("#1")]:
+        echo(f"folded into others by XLA: {', '.join(folded)}")
+    if report.difference is None:
+        echo(f"gradients: not compared, as {why}; give --model")
+    else:
+        shown = f"largest difference from PyTorch {report.difference:.3g} of the largest value"
+        echo(f"gradients: {shown}")
+    if defects := seen.defects():
+        print_errors(FBError(defects))
+    return 0 if report.is_sound else 1

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .shared.json_text import FormatOption
+from ..ir.units import format_bytes, format_rate
 from .shared.options import PlanFile, ScheduleOption
+from .shared.terminal import FormatOption, echo, listed, print_object, print_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +44,6 @@ def command(
     from ..api import load
     from ..plans.link.link import parse_link
     from ..plans.link.other_link import other_link
-    from .shared.app import print_warnings
-    from .shared.terminal import echo
 
     here = None if link is None else parse_link(link)
     read = load(plan, schedule)
@@ -61,7 +60,6 @@ def command(
 
 def _print_object(plan: Plan) -> None:
     from ..verifier import cost_assumptions
-    from .shared.json_text import print_object
 
     trace, proven = plan.trace, plan.proven
     alive = [{"name": name, "bytes": size} for name, size in trace.live_at(trace.peak_step)]
@@ -95,7 +93,7 @@ def _header(plan: Plan) -> list[str]:
     source = f"{header.source} " if header.source else ""
     digest = f"(sha256 {header.sha256[:12]}…)" if header.sha256 else ""
     lines = [
-        f"model        {source}{digest}".rstrip() or "model        not recorded",
+        f"model        {f'{source}{digest}'.rstrip() or 'not recorded'}",
         f"captured     {_captured(header)}",
         f"graph        @{graph.name}: {len(graph.cnodes)} computations, "
         f"{len(graph.anodes)} storages, {len(graph.views)} views",
@@ -121,28 +119,25 @@ def _captured(header: Header) -> str:
 
 
 def _owners(plan: Plan, all: bool) -> list[str]:
-    from ..plans.budget import format_bytes
-    from ..plans.messages.table import columns
 
     trace = plan.trace
     alive = trace.live_at(trace.peak_step)
     shown = alive if all else alive[:OWNERS]
-    rows = [("", "bytes", "kind", "made at")]
+    rows = []
     for name, size in shown:
         node = plan.graph.anode.get(name)
         writer = plan.graph.writer.get(name)
         place = f"{writer.name} {writer.loc or ''}".rstrip() if writer else ""
         label = f"%{name}" if node else name
         rows.append((label, format_bytes(size), node.kind if node else "", place))
-    rest = alive[len(shown) :]
-    if rest:
+    if rest := alive[len(shown) :]:
         rows.append((f"{len(rest)} more", format_bytes(sum(s for _, s in rest)), "", ""))
     head = f"peak: {format_bytes(trace.peak_bytes)} at {_step(plan, trace.peak_step)}"
-    return [head, _by_kind(plan, alive), *columns(rows, "<><<")]
+    table = listed(("", "bytes", "kind", "made at"), rows, "<><<", None)
+    return [head, _by_kind(plan, alive), *table]
 
 
 def _by_kind(plan: Plan, alive: Sequence[tuple[str, int]]) -> str:
-    from ..plans.budget import format_bytes
 
     bytes_of: dict[str, int] = {}
     for name, size in alive:
@@ -177,7 +172,6 @@ def _memory(plan: Plan) -> list[str]:
 
 def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> list[str]:
     """A chart of bytes in text: the largest value of each stretch, from 0 to the peak."""
-    from ..plans.budget import format_bytes
 
     width = min(width, len(values))
     edges = [len(values) * i // width for i in range(width + 1)]
@@ -193,7 +187,6 @@ def curve(values: Sequence[int], width: int = WIDTH, height: int = HEIGHT) -> li
 
 
 def _recomputed(plan: Plan, all: bool) -> list[str]:
-    from ..plans.messages.table import columns
 
     counts = plan.trace.executions
     again = [c for c in plan.graph.cnodes if counts.get(c.name, 0) > 1]
@@ -201,44 +194,35 @@ def _recomputed(plan: Plan, all: bool) -> list[str]:
         return ["nothing is recomputed"]
     cost = {c.name: c.time_ns_at(2) * (counts[c.name] - 1) for c in again}
     again.sort(key=lambda c: (-cost[c.name], c.name))
-    shown = again if all else again[:RECOMPUTED]
-    rows = [("recomputed", "times", "adds", "operator", "made at")]
-    for c in shown:
+    rows = []
+    for c in again:
         times, place = str(counts[c.name] - 1), str(c.loc or "")
         rows.append((c.name, times, f"{cost[c.name] / 1e6:.3f} ms", c.call.op, place))
-    lines = columns(rows, "<>><<")
-    if len(again) > len(shown):
-        lines.append(f"and {len(again) - len(shown)} more (--all)")
-    return lines
+    head = ("recomputed", "times", "adds", "operator", "made at")
+    return listed(head, rows, "<>><<", None if all else RECOMPUTED)
 
 
 def _copied(plan: Plan, all: bool) -> list[str]:
     """The copies to the host and back: when they run, and for how long the step waits."""
-    from ..plans.budget import format_bytes
-    from ..plans.messages.table import columns
 
     trace = plan.trace
     sizes = dict(trace.host_at(trace.host_peak_step))
     copies = sorted(trace.copies, key=lambda copy: (copy.start_ns, copy.issued))
-    shown = copies if all else copies[:COPIED]
-    rows: list[tuple[str, ...]] = [("copied", "to the", "from", "until", "waited", "steps")]
-    for copy in shown:
+    rows = []
+    for copy in copies:
         times = [f"{t / 1e6:.3f} ms" for t in (copy.start_ns, copy.end_ns, copy.stall_ns)]
         steps = f"{copy.issued + 1} to {copy.waited + 1}"
         where = "host" if copy.direction == "d2h" else "device"
         rows.append((f"%{copy.anode}", where, *times, steps))
     peak = f"host: {format_bytes(trace.host_peak_bytes)} at {_step(plan, trace.host_peak_step)}"
     held = ", ".join(f"%{name} {format_bytes(size)}" for name, size in list(sizes.items())[:OWNERS])
-    lines = [peak, f"{held}{', …' if len(sizes) > OWNERS else ''}", *columns(rows, "<<>>><")]
-    if len(copies) > len(shown):
-        lines.append(f"and {len(copies) - len(shown)} more (--all)")
-    return [*lines, *traffic(plan)]
+    head = ("copied", "to the", "from", "until", "waited", "steps")
+    table = listed(head, rows, "<<>>><", None if all else COPIED)
+    return [peak, f"{held}{', …' if len(sizes) > OWNERS else ''}", *table, *traffic(plan)]
 
 
 def traffic(plan: Plan) -> list[str]:
     """Print the demands of copies on the link, and the step on slower ones."""
-    from ..ir.units import format_rate
-    from ..plans.budget import format_bytes
     from ..report.charts.traffic import Traffic
 
     trace = plan.trace

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .shared.options import (
-    CostOptions,
-    GradsOption,
-    ModelArgument,
-    OnnxOptions,
-    Output,
-    Quiet,
-    grouped,
-)
+from ..plans.options import Errors, PlanKeywords
+from .shared.options import ModelArgument, OnnxOptions, Output, Planning, Quiet
+from .shared.terminal import echo, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +22,10 @@ if TYPE_CHECKING:
     from ..plans.source import ModelOptions
     from ..plans.sweep.cells import Cell
     from ..plans.sweep.sweep import Sweep
-    from ..report.charts.frontier import Measured
 
 BUDGETS = "as in 8GiB,12GiB or 20%..100%:9"
 
 
-@grouped
 def command(
     model: ModelArgument,
     output: Output = None,
@@ -51,12 +44,11 @@ def command(
     planners: Annotated[
         str, typer.Option(help='With commas between, as in "auto,rotor,periodic{segments=4}".')
     ] = "auto",
-    time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", help="For each planner under each budget.")
-    ] = 60.0,
-    costs: CostOptions,
+    asked: Annotated[
+        PlanKeywords,
+        Planning("costs", "device", "grads", time_limit_s="For each planner under each budget."),
+    ],
     onnx: OnnxOptions,
-    grads: GradsOption = None,
     format: Annotated[
         Literal["csv", "json", "html"] | None,
         typer.Option(help="By the name of the file, else CSV."),
@@ -81,31 +73,19 @@ def command(
     FILE is written after each cell: a table, or a page with the frontier where it ends in .html.
     A planner that fails under a budget leaves a cell that says why.
     """
-    from pathlib import Path
-
-    from ..plans.files.outputs import (
-        FileRead,
-        check_output,
-        files_of_model,
-    )
-    from ..plans.request import (
-        Errors,
-        read_request,
-        read_sweep,
-    )
+    from ..plans.files.outputs import FileRead, check_output, files_of_model
+    from ..plans.request import read_request, read_sweep
     from ..plans.source import check_spec, is_program
     from ..plans.sweep.frontier import read_measured
     from ..report.library import converter
 
     errors = Errors()
-    request = read_request(
-        errors, time_limit_s=time_limit, costs=costs.costs, device=costs.device, grads=grads
-    )
+    request = read_request(errors, **asked)
     # After the options, which have a planner's text of their own.
-    asked = read_sweep(errors, budgets, activation_budgets, planners)
+    cases = read_sweep(errors, budgets, activation_budgets, planners)
     options = onnx.read(errors)
     errors.collect(lambda: check_spec(model, options))
-    reads = [*files_of_model(model, options, device=costs.device)]
+    reads = [*files_of_model(model, options, device=asked["device"])]
     if points is not None:
         reads.append(FileRead(Path(points), "the measured points"))
     if format == "html" or (format is None and str(output).endswith((".html", ".htm"))):
@@ -121,44 +101,31 @@ def command(
     assert request is not None
     assert cells is not None
     assert measured is not None
-    target = _Target(output, format, measured, knee, quiet)
-    return _run(model, request, options, asked, cells, target)
 
+    def save(sweep: Sweep) -> None:
+        assert output is not None
+        sweep.save(output, format, measured)
 
-@dataclass(frozen=True)
-class _Target:
-    """Where a sweep goes, and what is said of it."""
-
-    output: str | None
-    format: Literal["csv", "json", "html"] | None
-    measured: tuple[Measured, ...]
-    knee: bool
-    quiet: bool
-
-    @property
-    def is_file(self) -> bool:
-        return self.output not in (None, "-")
-
-    def save(self, sweep: Sweep) -> None:
-        assert self.output is not None
-        sweep.save(self.output, self.format, self.measured)
-
-    def say(self, sweep: Sweep) -> None:
-        import sys
-
-        from .shared.terminal import echo
-
-        stream = sys.stderr if self.output == "-" else sys.stdout
-        if not self.quiet:
-            echo(*sweep.table().splitlines(), file=stream)
-        if self.knee:
-            echo(*sweep.knees(), file=stream)
+    with progress(quiet=quiet) as say:
+        program = _program(model, request, options, say, output)
+        is_file = output not in (None, "-")
+        made, code = _run(program, request, cases, cells, say, save if is_file else None)
+    stream = sys.stderr if output == "-" else sys.stdout
+    if made is not None:
+        if output == "-":
+            save(made)
+        if not quiet:
+            echo(*made.table().splitlines(), file=stream)
+        if knee:
+            echo(*made.knees(), file=stream)
+    if code:
+        kept = f"; {output} holds what was done, --resume goes on" if made and output else ""
+        echo(f"interrupted{kept}", file=sys.stderr)
+    return code
 
 
 def _known(output: str | None) -> tuple[Cell, ...]:
     """The cells of the file to go on with; none where there is no file yet."""
-    from pathlib import Path
-
     from ..ir.diagnostics import Diagnostic, FBError
     from ..plans.files.files import read_text
     from ..plans.sweep.cells import read_cells
@@ -173,49 +140,30 @@ def _known(output: str | None) -> tuple[Cell, ...]:
 
 
 def _run(
-    model: str,
+    program: Program,
     request: PlanRequest,
-    options: ModelOptions,
-    asked: tuple[tuple[Planner, ...], tuple[BudgetText, ...]],
+    cases: tuple[tuple[Planner, ...], tuple[BudgetText, ...]],
     known: tuple[Cell, ...],
-    target: _Target,
-) -> int:
-    import sys
-
+    say: Callable[[str], None],
+    save: Callable[[Sweep], None] | None,
+) -> tuple[Sweep | None, int]:
+    """The sweep, saved after each cell, and the exit code: Ctrl-C takes what was done."""
     from ..plans.sweep.sweep import run_sweep
-    from .shared.terminal import echo, progress
 
     made: Sweep | None = None
 
     def keep(so_far: Sweep) -> None:
         nonlocal made
         made = so_far
-        if target.is_file:
-            target.save(so_far)
+        if save is not None:
+            save(so_far)
 
-    code = 0
-    with progress(quiet=target.quiet) as say:
-        program = _program(model, request, options, say, target.output)
-        try:
-            run_sweep(
-                program,
-                *asked,
-                time_limit_s=request.time_limit_s,
-                progress=say,
-                known=known,
-                done=keep,
-            )
-        except KeyboardInterrupt:
-            code = 130
-    if made is not None:
-        if target.output == "-":
-            target.save(made)
-        target.say(made)
-    if code:
-        file = target.output
-        kept = f"; {file} holds what was done, --resume goes on" if made and file else ""
-        echo(f"interrupted{kept}", file=sys.stderr)
-    return code
+    limit_s = request.time_limit_s
+    try:
+        run_sweep(program, *cases, time_limit_s=limit_s, progress=say, known=known, done=keep)
+    except KeyboardInterrupt:
+        return made, 130
+    return made, 0
 
 
 def _program(

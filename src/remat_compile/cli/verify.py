@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from contextlib import redirect_stdout
-from io import StringIO
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .shared.options import (
-    OnnxOptions,
-    PlanFile,
-    ScheduleOption,
-    grouped,
-)
+from ..ir.diagnostics import Diagnostic, FBError
+from ..plans.options import Errors, PlanKeywords, Solver
+from .shared.options import OnnxOptions, PlanFile, Planning, ScheduleOption
+from .shared.terminal import Format, print_json
 
 if TYPE_CHECKING:
-    from ..ir.diagnostics import Diagnostic
     from ..ir.program import Budget
     from ..plans.budget import BudgetText
     from ..plans.compare.graph import GraphCheck
     from ..plans.plan import Plan
     from ..plans.source import ModelOptions
+    from .shared.verdicts import Answer
 
 
-@grouped
 def command(
     plan: PlanFile,
     *,
-    budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bound on all device bytes.")
-    ] = None,
-    activation_budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bound on activation bytes.")
-    ] = None,
-    host_budget: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bound on copies on the host, in bytes.")
-    ] = None,
+    asked: Annotated[
+        PlanKeywords,
+        Planning(
+            budget="Bound on all device bytes.",
+            activation_budget="Bound on activation bytes.",
+            host_budget="Bound on copies on the host, in bytes.",
+            time_limit_s="",
+        ),
+    ],
     schedule: ScheduleOption = None,
     at: Annotated[
         Literal["range", "sample"] | None,
@@ -55,7 +48,7 @@ def command(
         bool, typer.Option(help="Prove in full, whatever certificate there is (the default).")
     ] = False,
     solver: Annotated[
-        Literal["z3", "cvc5", "both"],
+        Solver,
         typer.Option(help="Who must find the proof; cvc5 comes with remat-compile[cvc5]."),
     ] = "z3",
     smt_lib: Annotated[
@@ -71,8 +64,7 @@ def command(
         typer.Option(metavar="MODEL", help="Compare the graph with this model, captured again."),
     ] = None,
     onnx: OnnxOptions,
-    time_limit: Annotated[float, typer.Option(metavar="SECONDS")] = 60.0,
-    format: Annotated[Literal["text", "json"], typer.Option()] = "text",
+    format: Annotated[Format, typer.Option()] = "text",
 ) -> int:
     """Prove the plans in a file again: reads, bytes, values, copies, claims.
 
@@ -81,30 +73,14 @@ def command(
     is for the graph as written. Exit code 0: proven; 1: refuted, not decided in time, or another
     graph.
     """
-    from ..ir.diagnostics import Diagnostic, FBError
     from ..plans.budget import resolve_budget
     from ..plans.files.look import plan_in_text, read_program_text
-    from ..plans.files.scripts import (
-        check_folder,
-        write_proofs,
-        write_scripts,
-    )
-    from ..plans.request import Errors, check_time_limit
-    from .shared.terminal import echo
-    from .shared.verdicts import (
-        Written,
-        print_json,
-        report,
-        report_certificate,
-        report_largest,
-    )
+    from ..plans.files.scripts import check_folder, write_proofs, write_scripts
+    from .shared.verdicts import Written, of_certificate, of_largest, of_verdict, refused
 
     errors = Errors()
-    bounds = errors.collect(lambda: _bounds(budget, activation_budget, host_budget))
-    if time_limit <= 0:
-        errors.add("FB0707", f"a time limit of {time_limit:g} s: it must be more than zero")
-    else:
-        check_time_limit(errors, time_limit)
+    bounds = _bounds(errors, asked)
+    time_limit = asked["time_limit_s"]
     if largest is not None and at is not None:
         errors.add("FB0707", "--at does not go with --largest, which tries every value")
     folders = [folder for folder in (smt_lib, proofs) if folder is not None]
@@ -120,83 +96,70 @@ def command(
     elif model is not None:
         errors.collect(lambda: _check_model(model, options))
     errors.raise_if_any()
-    assert bounds is not None
 
-    def answer(read: Plan) -> int:
-        try:
-            budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
-            if require_certificate:
-                if refused := _refused_certificate(read, budgets, at, solver):
-                    raise FBError(refused)
-                if not recheck and largest is None:
-                    return report_certificate(
-                        plan, read, format, _held_against(read, model, options)
-                    )
-            if largest is not None:
-                most = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
-                return report_largest(plan, read, most, format, _held_against(read, model, options))
-            scope = at or ("range" if budgets else "widest")
-            written = None
-            if not folders:
-                verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
-            else:
-                verdict, scripts = read.verify_with_scripts(
-                    *budgets, time_limit_s=time_limit, scope=scope, solver=solver
-                )
-                if smt_lib is not None:
-                    write_scripts(smt_lib, scripts)
-                    written = Written(smt_lib, len(scripts))
-                else:
-                    assert proofs is not None
-                    made = write_proofs(proofs, scripts, time_limit)
-                    written = Written(proofs, len(scripts), len(made))
-            graph = _held_against(read, model, options)
-        except FBError as error:
-            if format == "text":
-                raise
-            print_json(plan, None, "refused", {}, error.diagnostics, ())
-            return 2 if error.usage else 1
-        return report(plan, read, verdict, format, graph, written)
+    def answer(read: Plan) -> Answer:
+        budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
+        if require_certificate:
+            if reasons := _refused_certificate(read, budgets, at, solver):
+                raise FBError(reasons)
+            if not recheck and largest is None:
+                return of_certificate(read, _held_against(read, model, options))
+        if largest is not None:
+            most = read.largest(largest, *budgets, time_limit_s=time_limit, solver=solver)
+            return of_largest(read, most, _held_against(read, model, options))
+        scope = at or ("range" if budgets else "widest")
+        if not folders:
+            verdict = read.verify(*budgets, time_limit_s=time_limit, scope=scope, solver=solver)
+            return of_verdict(read, verdict, _held_against(read, model, options))
+        verdict, scripts = read.verify_with_scripts(
+            *budgets, time_limit_s=time_limit, scope=scope, solver=solver
+        )
+        if proofs is not None:
+            made = write_proofs(proofs, scripts, time_limit)
+            written = Written(proofs, len(scripts), len(made))
+        else:
+            write_scripts(folders[0], scripts)
+            written = Written(folders[0], len(scripts))
+        return of_verdict(read, verdict, _held_against(read, model, options), written)
 
-    try:
+    def plans() -> list[Plan]:
         program, text = read_program_text(plan)
-        plans = [plan_in_text(program, text, plan, schedule)]
-        if schedule is None:
-            plans = [plan_in_text(program, text, plan, s.name) for s in program.schedules]
-        if len(plans) > 1 and folders:
-            message = f"{plan} holds {len(plans)} schedules, and scripts are written of one"
+        if schedule is not None or not program.schedules:
+            return [plan_in_text(program, text, plan, schedule)]
+        if len(program.schedules) > 1 and folders:
+            count = len(program.schedules)
+            message = f"{plan} holds {count} schedules, and scripts are written of one"
             hint = "name it with --schedule"
             raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
+        return [plan_in_text(program, text, plan, s.name) for s in program.schedules]
+
+    answers: list[Answer] = []
+    reports = []
+    try:
+        for read in plans():
+            try:
+                answers.append(answer(read))
+                reports.append(answers[-1].report(plan, read))
+            except FBError as error:
+                answers.append(refused(error))
+                reports.append(answers[-1].report(plan, None))
+            if format == "text":
+                answers[-1].print()
+            if answers[-1].usage:
+                break
     except FBError as error:
-        if format == "text":
-            raise
-        print_json(plan, None, "refused", {}, error.diagnostics, ())
-        return 2 if error.usage else 1
-    if len(plans) == 1:
-        return answer(plans[0])
-    code, refused, reports = 0, list[Diagnostic](), list[dict[str, object]]()
-    for read in plans:
-        try:
-            printed = StringIO()
-            with redirect_stdout(printed if format == "json" else sys.stdout):
-                code = max(code, answer(read))
-        except FBError as error:
-            if error.usage:
-                raise
-            refused += error.diagnostics
-        if format == "json":
-            reports.append(json.loads(printed.getvalue()))
-    if reports:
+        answers.append(refused(error))
+        reports.append(answers[-1].report(plan, None))
+    if format == "json":
         *others, last = reports
-        echo(*json.dumps(last | {"others": others}, indent=2).split("\n"))
-    if refused:
-        raise FBError(refused)
-    return code
+        print_json(last | {"others": others} if others else last)
+    elif reasons := [d for answer in answers for d in answer.reasons]:
+        raise FBError(reasons, usage=answers[-1].usage)
+    return max(answer.code for answer in answers)
 
 
 def _check_model(model: str, options: ModelOptions) -> None:
     """FB0702 for what is no model to compare with, before any work is done."""
-    from ..ir.diagnostics import Diagnostic, FBError
     from ..plans.source import check_spec, is_program
 
     if is_program(model):
@@ -222,7 +185,6 @@ def _refused_certificate(
     plan: Plan, budgets: list[Budget], at: str | None, solver: str
 ) -> tuple[Diagnostic, ...]:
     """Why the proof in the file is not taken."""
-    from ..ir.diagnostics import Diagnostic
     from ..verifier import accept_certificate, is_at_sample_only
 
     provers = {"z3": (), "cvc5": ("cvc5",), "both": ("z3", "cvc5")}[solver]
@@ -235,14 +197,22 @@ def _refused_certificate(
     return reasons
 
 
-def _bounds(
-    budget: str | None, activation_budget: str | None, host_budget: str | None
-) -> list[BudgetText]:
+def _bounds(errors: Errors, asked: PlanKeywords) -> list[BudgetText]:
+    """The bounds to be held; adds to `errors`, for the time limit too."""
     from ..plans.budget import parse_budget
+    from ..plans.request import check_time_limit
 
-    bounds = [] if budget is None else [parse_budget(budget)]
-    if activation_budget is not None:
-        bounds.append(parse_budget(activation_budget, "activation"))
-    if host_budget is not None:
-        bounds.append(parse_budget(host_budget, "host"))
-    return bounds
+    if (limit := asked["time_limit_s"]) <= 0:
+        errors.add("FB0707", f"a time limit of {limit:g} s: it must be more than zero")
+    else:
+        check_time_limit(errors, limit)
+
+    def read() -> list[BudgetText]:
+        texts = (
+            (asked["budget"], "device"),
+            (asked["activation_budget"], "activation"),
+            (asked["host_budget"], "host"),
+        )
+        return [parse_budget(text, kind) for text, kind in texts if text is not None]  # type: ignore[arg-type]
+
+    return errors.collect(read) or []

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from ..ir.diagnostics import Diagnostic
 from ..planners.registry import format_planner
 from ..version import __version__
-from .bind import graph_differences
 from .budget import Baseline, resolve_budget
+from .compare.graph import graph_differences
 from .files.plan_text import PlanText
 from .plan import Plan
 from .store import Store, digest

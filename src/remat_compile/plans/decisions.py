@@ -14,9 +14,10 @@ from .files.look import read_program
 from .files.outputs import files_of_model, files_of_plan
 from .make import costed, costed_program
 from .messages.progress import Progress
+from .options import BoundKeywords, Errors, named_keywords
 from .plan import Plan
 from .prove import ProofRequest, by_tool, prove, proven_program
-from .request import BoundKeywords, Errors, PlanRequest, named_keywords, read_request
+from .request import PlanRequest, read_request
 from .run_planner import Phases
 from .source import (
     NO_OPTIONS,
@@ -101,7 +102,7 @@ class Imported:
         return f"{self.plan.summary()}{printable(self.claim())}\n"
 
 
-@named_keywords(BoundKeywords, read_request)
+@named_keywords(BoundKeywords)
 def import_plan(
     model: nn.Module | str | Path,
     args: tuple[Any, ...] = (),

@@ -18,18 +18,18 @@ from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
 from ..ir.terminal import printable
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
-from .files.files import write_text
+from .files.files import write_bytes, write_text
 from .files.plan_text import PlanText
 from .messages.summary import summary
+from .options import Emitted, JaxStyle, ProofKeywords, named_keywords
 from .prove import (
-    ProofKeywords,
     ProofRequest,
     in_file,
     prove,
     prove_with_scripts,
     proven_program,
 )
-from .request import Emitted, JaxStyle, check_choice, named_keywords
+from .request import check_choice
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,7 +128,7 @@ class Plan:
         ranges = () if c is None else c.ranges
         return assumptions(self.program, self.schedule, (name for name, _, _ in ranges))
 
-    @named_keywords(ProofKeywords, ProofRequest)
+    @named_keywords(ProofKeywords)
     def verify(self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]) -> Verdict:
         """Proves the plan again, within `budgets`, or those it was made for and claims.
 
@@ -137,7 +137,7 @@ class Plan:
         """
         return prove(self.program, self.schedule, self._to_prove(budgets, options))
 
-    @named_keywords(ProofKeywords, ProofRequest)
+    @named_keywords(ProofKeywords)
     def verify_with_scripts(
         self, *budgets: Budget | str | int, **options: Unpack[ProofKeywords]
     ) -> tuple[Verdict, tuple[Script, ...]]:
@@ -243,9 +243,10 @@ class Plan:
         check_choice("backend", backend, Emitted)
         check_choice("JAX style", jax_style, JaxStyle)
         if backend == "trace" or backend == "dot":
-            from .files.pictures import text_of
+            from ..report.dot import dot
+            from ..report.trace import trace_json
 
-            return text_of(self._subject, backend)
+            return trace_json(self._subject) if backend == "trace" else dot(self._subject)
         plan = self.trusted()
         if backend == "torch":
             from ..backends.torch import emit
@@ -312,9 +313,10 @@ class Plan:
         What it shows is simulated. FB0712 without the extra `[report]`; FB0703 and FB0719 as
         `save`.
         """
-        from .files.pictures import page_of
+        from ..report.page import page
+        from .files.pictures import kept
 
-        return page_of(self._subject, path, self._reads)
+        return kept(lambda: page(self._subject), path, self._reads, write_text)
 
     def plot(self, chart: ChartName = "memory", path: str | Path | None = None) -> Picture:
         """A chart of the report that stands still: `memory` over the step by kind, `streams`,
@@ -323,17 +325,19 @@ class Plan:
         Written to `path` if that is given, `.svg` or `.png`: FB0725 for another name or chart,
         FB0712 without the extra `[report]`, FB0703 and FB0719 as `save`.
         """
-        from .files.pictures import chart_of
+        from ..report.charts.picture import picture_of_plan
+        from .files.pictures import kept_picture
 
-        return chart_of(self._subject, chart, path, self._reads)
+        return kept_picture(lambda: picture_of_plan(self._subject, chart), path, self._reads)
 
     def memory_snapshot(self, path: str | Path | None = None) -> bytes:
         """Return a pickled snapshot for pytorch.org/memory_viz and `torch.cuda._memory_viz`: each
         allocation and free as simulated. Written to `path` if that is given; FB0703 and FB0719 as
         `save`."""
-        from .files.pictures import snapshot_of
+        from ..report.snapshot import snapshot
+        from .files.pictures import kept
 
-        return snapshot_of(self._subject, path, self._reads)
+        return kept(lambda: snapshot(self._subject), path, self._reads, write_bytes)
 
     def _repr_html_(self) -> str:
         """For notebooks: the summary, and memory over the step where the extra `[report]` is."""

@@ -7,7 +7,7 @@ is the same; what is said where the proof fails depends on its `Maker`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypedDict, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from ..ir.collector import collector_paused
 from ..ir.diagnostics import Diagnostic, FBError
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from ..verifier import Choice, Scope, Script, Verdict
 
 MORE_TIME = worded("give more time with {time_limit_s}")
-
-
-class ProofKeywords(TypedDict, total=False):
-    """Options of a proof; see `MEANING` of plans/request.py."""
-
-    time_limit_s: float
-    scope: Scope
-    solver: Choice
 
 
 @dataclass(frozen=True)

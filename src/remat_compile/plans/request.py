@@ -1,16 +1,10 @@
-"""The request of a user for a plan, checked as a whole before any work is done.
-
-The options stand here once: `PlanKeywords` as users write them, `PlanRequest` as they are
-understood. `api` and `cli` both go through `read_request`.
-"""
+"""The request of a user for a plan, checked as a whole before any work is done."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Unpack, cast, get_args
 
 from ..costs import device_names, load_device
 from ..ir.diagnostics import Diagnostic, FBError, nearest
@@ -21,111 +15,18 @@ from ..planners.workers.addresses import with_workers
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files.files import keep_text
 from .link.link import LinkText, parse_link
-from .messages.asked import (
-    Backend,
-    Costs,
-    Emitted,
-    Errors,
-    Fuse,
-    Grads,
-    JaxStyle,
-)
-from .messages.progress import shown
+from .options import OPTIONS, Backend, Costs, Errors, Fuse, Grads, PlanKeywords
 
 if TYPE_CHECKING:
     from ..costs import Device
     from ..planners.contract import Planner
-
-__all__ = [
-    "Backend",
-    "BoundKeywords",
-    "CostKeywords",
-    "Costs",
-    "Emitted",
-    "Errors",
-    "Fuse",
-    "Grads",
-    "JaxStyle",
-    "PlanKeywords",
-    "PlanRequest",
-    "SweepKeywords",
-    "check_choice",
-    "check_fuse",
-    "check_time_limit",
-    "named_keywords",
-    "read_request",
-    "read_sweep",
-]
 
 MOST_SECONDS = 1e9
 """The longest time limit, 32 years; a thread cannot wait for ten times as long."""
 USUAL_BUDGETS = "20%..100%:9"
 """The budgets of a sweep that names none, of the activations."""
 
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
-MEANING = {
-    "budget": 'bounds all device bytes: a number of bytes, or a text such as "8GiB", "50%" (of '
-    'the peak with nothing recomputed) or "range:0.5"; "least" for the fewest bytes found in time',
-    "activation_budget": "bounds what comes on top of parameters, buffers, inputs and parameter "
-    "gradients, in the same forms",
-    "host_budget": "bounds the bytes of copies on the host, for planners that make some",
-    "link": 'the bandwidth between device and host, "25GB/s" or "d2h=25GB/s,h2d=11GB/s", with '
-    '"both=30GB/s", "latency=10us" and "issue=5us" where known; in place of that of the device',
-    "offload": "whether planners may copy to the host, where the target has a link",
-    "planner": 'a planner, or a text such as "periodic{segments=4}"',
-    "workers": 'the address of a Dask cluster, "dask://host:8786", that programs of planners are '
-    "solved on; the plan is the same",
-    "cache": "whether a plan that was made before for the same graph is taken, and this one kept; "
-    "REMAT_COMPILE_CACHE names the folder, or switches it off",
-    "fuse": 'whether runs of the plan become kernels of Inductor: "none", "auto" (those measured '
-    'faster) or "inductor" (all); bits may then differ from eager by rounding. "xla": what XLA '
-    "computes without keeping what lies between, for JAX",
-    "time_limit_s": "seconds for the planner, or for the proof where nothing is planned",
-    "costs": '"measured" on this machine, as is done for a model, or by "roofline" for the '
-    "device; a text keeps its own where neither is named",
-    "device": "the name or the file of a device to plan for",
-    "grads": '"accumulate" counts gradients that the caller already holds',
-    "scope": 'for which sizes the bytes must hold: "range", "sample", or "widest", all that '
-    "can be proven",
-    "solver": '"z3", "cvc5" or "both"; FB0712 where its package is missing',
-}
-"""Meaning of each option of the public functions: `help()` shows it."""
-
-
-class CostKeywords(TypedDict, total=False):
-    """Options of every function that looks at costs: see `MEANING`."""
-
-    time_limit_s: float
-    costs: Costs | None
-    device: str | None
-
-
-class BoundKeywords(CostKeywords, total=False):
-    """With a bound on the bytes of the device."""
-
-    budget: str | int | None
-    activation_budget: str | int | None
-
-
-class SweepKeywords(CostKeywords, total=False):
-    """Planning, whatever the budget."""
-
-    grads: Grads | None
-
-
-class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
-    """All of a plan."""
-
-    host_budget: str | int | None
-    planner: str | Planner
-    workers: str | None
-    link: str | None
-    offload: bool
-    cache: bool
-    fuse: Fuse
+DEFAULTS = cast(PlanKeywords, {k: OPTIONS[k].default for k in PlanKeywords.__annotations__})
 
 
 @dataclass(frozen=True)
@@ -147,68 +48,58 @@ class PlanRequest:
     fuse: Fuse = "none"
 
 
-def read_request(
-    errors: Errors,
-    *,
-    budget: str | int | None = None,
-    activation_budget: str | int | None = None,
-    host_budget: str | int | None = None,
-    planner: str | Planner = "auto",
-    time_limit_s: float = 60.0,
-    costs: str | None = None,
-    device: str | None = None,
-    grads: str | None = None,
-    link: str | None = None,
-    offload: bool = True,
-    cache: bool = True,
-    fuse: str = "none",
-    workers: str | None = None,
-) -> PlanRequest | None:
+def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest | None:
     """The request, or None after adding to `errors`: FB0450 to FB0452 for budgets, FB0472, FB0474
     and FB0477 for the link, FB0707 for the rest, and those of the planner and device registries."""
+    asked = DEFAULTS | options
     before = len(errors.diagnostics)
-    bound = host = None
+    bound = read_bound(errors, asked["budget"], asked["activation_budget"])
+    host = link = device = None
+    if (size := asked["host_budget"]) is not None:
+        host = errors.collect(lambda: int(parse_budget(size, "host").amount))
+    check_time_limit(errors, asked["time_limit_s"])
+    if not isinstance(asked["cache"], bool):
+        errors.add("FB0707", f"cache is {asked['cache']!r}", "write True or False")
+    if asked["grads"] not in (None, *get_args(Grads)):
+        errors.add("FB0707", f'grads is "{asked["grads"]}"', "write fresh or accumulate")
+    errors.collect(lambda: check_choice("way to fuse", asked["fuse"], Fuse))
+    planner = errors.collect(lambda: _chosen_planner(asked))
+    if (rate := asked["link"]) is not None:
+        link = errors.collect(lambda: parse_link(rate))
+    if (name := asked["device"]) is not None:
+        device = errors.collect(lambda: load_device(name))
+    costs = _read_costs(errors, asked["costs"], name)
+    if planner is None or len(errors.diagnostics) > before:
+        return None
+    return PlanRequest(
+        planner,
+        bound,
+        host,
+        asked["time_limit_s"],
+        costs,
+        device,
+        asked["grads"],
+        link,
+        asked["cache"],
+        asked["fuse"],
+    )
+
+
+def read_bound(
+    errors: Errors, budget: str | int | None, activation_budget: str | int | None
+) -> BudgetText | None:
+    """The budget of a plan. Adds FB0450 to FB0452."""
     if budget is not None and activation_budget is not None:
         hint = worded("give {budget} or {activation_budget}")
         errors.add("FB0452", "two budgets were given", hint)
+    bound = None
     if budget is not None:
         bound = errors.collect(lambda: parse_budget(budget, may_be_least=True))
     if activation_budget is not None:
         bound = errors.collect(
             lambda: parse_budget(activation_budget, "activation", may_be_least=True)
         )
-    if host_budget is not None:
-        host = errors.collect(lambda: parse_budget(host_budget, "host"))
-    check_time_limit(errors, time_limit_s)
-    if not isinstance(cache, bool):
-        errors.add("FB0707", f"cache is {cache!r}", "write True or False")
-    if grads not in (None, "fresh", "accumulate"):
-        errors.add("FB0707", f'grads is "{grads}"', "write fresh or accumulate")
-    errors.collect(lambda: check_choice("way to fuse", fuse, Fuse))
-    chosen = errors.collect(lambda: _read_planner(planner))
-    if chosen is not None and not offload:
-        asked = chosen
-        chosen = errors.collect(lambda: _without_copies(asked))
-    if chosen is not None and workers is not None:
-        here, elsewhere = chosen, workers
-        chosen = errors.collect(lambda: with_workers(here, elsewhere))
-    over = None if link is None else errors.collect(lambda: parse_link(link))
-    target = None if device is None else errors.collect(lambda: load_device(device))
-    source = _read_costs(errors, costs, device)
-    if chosen is None or len(errors.diagnostics) > before:
-        return None
-    return PlanRequest(
-        chosen,
-        bound,
-        None if host is None else int(host.amount),
-        time_limit_s,
-        source,
-        target,
-        grads,  # type: ignore[arg-type]  # one of the two, or there was an error
-        over,
-        cache,
-        fuse,  # type: ignore[arg-type]  # likewise
-    )
+    return bound
 
 
 def read_sweep(
@@ -276,6 +167,15 @@ def check_time_limit(errors: Errors, time_limit_s: float) -> None:
         errors.add("FB0707", f"a time limit of {time_limit_s:g} s is too long", hint)
 
 
+def _chosen_planner(asked: PlanKeywords) -> Planner:
+    """The planner, without copies and with workers where that was asked for."""
+    planner = _read_planner(asked["planner"])
+    if not asked["offload"]:
+        planner = _without_copies(planner)
+    workers = asked["workers"]
+    return planner if workers is None else with_workers(planner, workers)
+
+
 def _read_planner(planner: str | Planner) -> Planner:
     if not isinstance(planner, str):
         if callable(getattr(planner, "plan", None)):
@@ -313,43 +213,3 @@ def _read_costs(errors: Errors, costs: str | None, device: str | None) -> Costs 
     if costs == "measured":
         return "measured"
     return "roofline" if device is not None else None
-
-
-def named_keywords(
-    options: type | None = None, read: Callable[..., object] | None = None
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """For a function of users whose `**options` are those of the TypedDict `options`, which
-    `read` takes with its defaults.
-
-    A keyword that it does not take is refused with the nearest one (FB0723), and `help()` shows
-    each option with its default and what it means. A `progress` that it takes is one of `shown`.
-    """
-    taken = () if options is None else options.__annotations__
-    defaults = {} if read is None else inspect.signature(read).parameters
-    unpacked = [p.replace(kind=p.KEYWORD_ONLY) for n, p in defaults.items() if n in taken]
-    meaning = "\n".join(f"{p.name}: {MEANING[p.name]}" for p in unpacked)
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        own = inspect.signature(function)
-        spelled = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        words = [p.name for p in (*spelled, *unpacked) if p.kind is not p.VAR_POSITIONAL]
-        known = [word for word in words if word != "self"]
-
-        @wraps(function)
-        def call(*args: P.args, **keywords: P.kwargs) -> T:
-            errors = Errors()
-            for word in keywords:
-                if word not in known:
-                    message = f"{function.__name__} takes no keyword {word}.{nearest(word, known)}"
-                    errors.add("FB0723", message, f"it takes {', '.join(known)}")
-            errors.raise_if_any()
-            if "progress" not in known:
-                return function(*args, **keywords)
-            with shown(keywords.get("progress")) as say:  # type: ignore[arg-type]
-                return function(*args, **(keywords | {"progress": say}))  # type: ignore[arg-type]
-
-        call.__signature__ = own.replace(parameters=(*spelled, *unpacked))  # type: ignore[attr-defined]
-        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{meaning}".rstrip()
-        return call
-
-    return decorate

@@ -11,7 +11,8 @@ from torch import fx
 from ..capture.guards.dynamo import set_strict_guards
 from ..ir.diagnostics import FBError, nearest
 from ..planners.contract import makes_copies
-from ..plans.request import Errors, read_request
+from ..plans.options import Errors
+from ..plans.request import read_request
 from .region import CapturedRegion
 from .session import Options, Session
 

@@ -24,8 +24,8 @@ from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners.contract import Feasible, NotApplicable, Optimal
 from remat_compile.planners.registry import parse_planner
 from remat_compile.plans.budget import Baseline
-from remat_compile.plans.jax.annotate import residuals_of_source
 from remat_compile.plans.jax.run import inspect_step
+from remat_compile.plans.jax.source import residuals_of_source
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.lowerings import table
 from remat_compile.backends.jax.observe.absences import Absence, planned_scopes
 from remat_compile.backends.jax.observe.assignment import scratch_bytes
-from remat_compile.cli.shared.run_jax import _print as print_report
+from remat_compile.cli.run import print_jax as print_report
 from remat_compile.ir.expr import evaluate
 from remat_compile.ir.schedule import Free
 from remat_compile.plans.jax.run import JaxReport

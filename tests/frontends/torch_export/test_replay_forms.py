@@ -18,7 +18,7 @@ from remat_compile.capture.torch.graph import build
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode, Replay
 from remat_compile.ir.program import Program
-from remat_compile.plans.bind import graph_differences
+from remat_compile.plans.compare.graph import graph_differences
 
 
 def _model() -> tuple[nn.Module, torch.Tensor]:

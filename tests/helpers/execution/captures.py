@@ -24,7 +24,8 @@ from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
 from remat_compile.plans.budget import parse_budget, resolve_budget
 from remat_compile.plans.make import planned_source
-from remat_compile.plans.request import Errors, read_request
+from remat_compile.plans.options import Errors
+from remat_compile.plans.request import read_request
 from remat_compile.plans.run_planner import Phases
 from remat_compile.plans.source import Source
 

@@ -39,8 +39,8 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.isolation.planner_process import is_foreign
-from remat_compile.plans.ask import ask
 from remat_compile.plans.budget import Baseline
+from remat_compile.plans.run_planner import ask
 from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[], Program]

@@ -6,24 +6,16 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import typer
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    Level,
-    Note,
-    render,
-)
-from ...ir.wording import on_command_line
-from ...plans.files.files import text_of
+from ...ir.diagnostics import Diagnostic, FBError, Note
 from .defaults import Defaults, read_defaults
-from .options import with_common
-from .terminal import echo
+from .options import with_all_options
+from .terminal import echo, print_errors
 
 TRACEBACK = "REMAT_COMPILE_TRACEBACK"
 """The environment variable that asks for the traceback of a mistake of ours."""
@@ -58,13 +50,11 @@ def run(
             echo(*from_file, file=sys.stderr)
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(epilog=epilog)(with_common(command, begin))
+    app.command(epilog=epilog)(with_all_options(command, begin))
     try:
         defaults = read_defaults(name, words)
         line = list(words)
-        code = app(
-            line, prog_name=program, standalone_mode=False, default_map=dict(defaults.values)
-        )
+        code = app(line, prog_name=program, standalone_mode=False, default_map=defaults.values)
     except FBError as error:
         print_errors(_with_origin(error, from_file))
         return USAGE if error.usage else REFUSED
@@ -119,19 +109,3 @@ def _usage_error(error: typer.TyperException, program: str) -> FBError:
     message = " ".join(error.format_message().split())
     message = message[:1].lower() + message[1:].rstrip(".")
     return FBError(Diagnostic("FB0707", message, hint=f"see {program} --help"), usage=True)
-
-
-def print_errors(error: FBError) -> None:
-    """Every diagnostic with the lines of text it points at, to standard error."""
-    for diagnostic in error.diagnostics:
-        echo(*_rendered(diagnostic).split("\n"), file=sys.stderr)
-
-
-def print_warnings(diagnostics: Iterable[Diagnostic]) -> None:
-    for diagnostic in diagnostics:
-        echo(*_rendered(diagnostic, "warning").split("\n"), file=sys.stderr)
-
-
-def _rendered(diagnostic: Diagnostic, level: Level = "error") -> str:
-    text = None if diagnostic.span is None else text_of(diagnostic.span.file)
-    return render(on_command_line(diagnostic), text, level)

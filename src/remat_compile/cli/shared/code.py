@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ...plans.messages.asked import Emitted, JaxStyle
+from ...plans.options import Emitted, JaxStyle
 from .options import TrustSource
 
 if TYPE_CHECKING:

@@ -10,23 +10,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    nearest,
-)
+from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.span import Span
-from ...plans.messages.asked import (
-    Backend,
-    Costs,
-    Fuse,
-    Grads,
-)
+from ...plans.options import OPTIONS, Backend, Solver
+from .terminal import Format
 
 if TYPE_CHECKING:
     from typer import Context
@@ -35,59 +27,44 @@ IGNORED = "REMAT_COMPILE_NO_CONFIG"
 """The environment variable that says to look for no such file."""
 OWN, SHARED = "remat-compile.toml", "pyproject.toml"
 SECTION = "tool", "remat-compile"
-EVERY = ("plan", "verify", "show", "report", "explain", "diff", "run", "import-plan", "sweep")
 LISTS = ("planners", "devices")
+COMMANDS = (
+    *("plan", "verify", "show", "report", "explain", "diff", "run", "import-plan", "sweep"),
+    *LISTS,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An option that may stand in a file: `kind` is what TOML holds, or the words that may be
-    said; outside of the table of a command it is for all of `commands`, unless it is `own`."""
+    """An option that may stand in a file, with the type of its values; outside of the table of a
+    command it is for all of `commands`, unless it is `own`."""
 
-    kind: type[str] | type[bool] | type[int] | type[float] | tuple[str, ...]
+    kind: Any
     commands: tuple[str, ...]
     own: bool = False
 
     def refusal(self, value: object) -> str:
         """Return the fault of a value; empty for nothing."""
-        match self.kind:
-            case tuple() as words:
-                return "" if value in words else f"must be one of {', '.join(words)}"
-            case kind if kind is float and type(value) in (int, float):
-                return ""
-            case kind:
-                return "" if type(value) is kind else f"must be {NAMES[kind]}"
+        if words := get_args(self.kind):
+            return "" if value in words else f"must be one of {', '.join(words)}"
+        is_number = self.kind is float and type(value) is int
+        return "" if is_number or type(value) is self.kind else f"must be {NAMES[self.kind]}"
 
 
 NAMES = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-PLANNING = ("plan", "sweep", "import-plan")
-
 SETTINGS: Mapping[str, Setting] = {
-    "budget": Setting(str, ("plan", "import-plan")),
-    "activation-budget": Setting(str, ("plan", "import-plan")),
-    "host-budget": Setting(str, ("plan",)),
-    "link": Setting(str, ("plan",)),
-    "no-offload": Setting(bool, ("plan",)),
-    "planner": Setting(str, ("plan",)),
-    "fuse": Setting(get_args(Fuse), ("plan",)),
-    "time-limit": Setting(float, (*PLANNING, "verify")),
-    "costs": Setting(get_args(Costs), PLANNING),
-    "device": Setting(str, PLANNING),
-    "grads": Setting(get_args(Grads), ("plan", "sweep")),
+    (option.parameter or name).replace("_", "-"): Setting(option.kind, option.commands)
+    for name, option in OPTIONS.items()
+    if option.commands
+} | {
     "threads": Setting(int, ("plan",)),
-    "budgets": Setting(str, ("sweep",), own=True),
-    "activation-budgets": Setting(str, ("sweep",), own=True),
-    "planners": Setting(str, ("sweep",), own=True),
-    "solver": Setting(("z3", "cvc5", "both"), ("verify",), own=True),
-    "backend": Setting(get_args(Backend), ("run",), own=True),
+    **dict.fromkeys(("budgets", "activation-budgets", "planners"), Setting(str, ("sweep",), True)),
+    "solver": Setting(Solver, ("verify",), own=True),
+    "backend": Setting(Backend, ("run",), own=True),
     "repeats": Setting(int, ("run",), own=True),
-    "format": Setting(
-        ("text", "json"),
-        ("verify", "show", "explain", "diff", "run", *LISTS),
-        own=True,
-    ),
-    "quiet": Setting(bool, (*EVERY, *LISTS)),
-    "verbose": Setting(bool, (*EVERY, *LISTS)),
+    "format": Setting(Format, ("verify", "show", "explain", "diff", "run", *LISTS), own=True),
+    "quiet": Setting(bool, COMMANDS),
+    "verbose": Setting(bool, COMMANDS),
 }
 """By the name of the option."""
 
@@ -96,8 +73,8 @@ SETTINGS: Mapping[str, Setting] = {
 class Defaults:
     """Values of a command by parameter, and where in the file each stands."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, Span] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Span] = field(default_factory=dict)
 
     def used(self, context: Context) -> list[str]:
         """A line for each of them that the command line has not said otherwise."""
@@ -125,41 +102,58 @@ def read_defaults(command: str, words: Sequence[str]) -> Defaults:
     if "--no-config" in options or os.environ.get(IGNORED):
         return Defaults()
     try:
-        nearest_file = _nearest(Path.cwd())
+        found = _nearest(Path.cwd())
     except FileNotFoundError:  # the working folder is gone
-        return Defaults()
-    if nearest_file is None:
-        return Defaults()
-    path, text, table, inside = nearest_file
-    return _SettingsReader(_shown(path), text, inside).read(table, command, path.parent)
+        found = None
+    return Defaults() if found is None else _settings_for(command, found)
 
 
-def _nearest(start: Path) -> tuple[Path, str, Mapping[str, Any], tuple[str, ...]] | None:
-    """The file, its text, our table, and the names that lead to it."""
+@dataclass(frozen=True)
+class _File:
+    """A file with settings: its text, our table in it, and the names that lead to that."""
+
+    path: Path
+    text: str
+    table: object
+    inside: tuple[str, ...]
+
+    def place(self, command: str | None, key: str) -> Span:
+        """Where a key or table stands, as its line is usually written; else the first line."""
+        outer = (*self.inside, *((command,) if command else ()))
+        inner = (*outer, *((key,) if key else ()))
+        header: tuple[str, ...] = ()
+        pattern = re.compile(rf"(\s*)[\"']?{re.escape(key)}[\"']?\s*[=.]")
+        for number, line in enumerate(self.text.split("\n"), 1):
+            if match := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+                header = tuple(re.sub(r"[\s\"']", "", match[1]).split("."))
+                if header == inner:
+                    return Span(number, 1, len(line) + 1, _shown(self.path))
+            elif header == outer and (at := pattern.match(line)):
+                return Span(number, at.end(1) + 1, at.end(), _shown(self.path))
+        return Span(1, 1, 1, _shown(self.path))
+
+
+def _nearest(start: Path) -> _File | None:
     for folder in (start, *start.parents):
         for name, section in ((OWN, ()), (SHARED, SECTION)):
             path = folder / name
             if not os.path.isfile(path):  # no folder that may not be looked into raises
                 continue
-            text = _text(path, section)
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                if section:
+                    continue
+                reason = getattr(error, "strerror", None) or str(error)
+                raise _refused(f"cannot read {_shown(path)}: {reason}", None) from None
             if not all(part in text for part in section):
                 continue  # of other tools, whatever stands in it
             table: Any = _parsed(path, text)
             for part in section:
                 table = table.get(part, {}) if isinstance(table, dict) else {}
             if table or not section:
-                return path, text, table, section
+                return _File(path, text, table, section)
     return None
-
-
-def _text(path: Path, section: tuple[str, ...]) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if section:
-            return ""
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _refused(f"cannot read {_shown(path)}: {reason}", None) from None
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
@@ -183,61 +177,34 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here) if path.parent == here else path)
 
 
-@dataclass(frozen=True)
-class _SettingsReader:
-    file: str
-    text: str
-    inside: tuple[str, ...]
-
-    def read(self, table: object, command: str, folder: Path) -> Defaults:
-        if not isinstance(table, dict):
-            raise _refused(f"{'.'.join(self.inside)} must be a table", self._place(None, ""))
-        errors: list[Diagnostic] = []
-        values: dict[str, Any] = {}
-        places: dict[str, Span] = {}
-        # What is said for one command comes last, and counts.
-        entries = sorted(self._entries(table), key=lambda entry: entry[0] is not None)
-        for owner, key, value in entries:
-            place = self._place(owner, key)
-            if problem := _problem(owner, key, value):
-                errors += _refused(problem, place).diagnostics
-            elif command in ((owner,) if owner else SETTINGS[key].commands):
-                parameter = key.replace("-", "_")
-                values[parameter] = _beside(folder, key, value)
-                places[parameter] = place
-        if errors:
-            raise FBError(errors, usage=True)
-        return Defaults(values, places)
-
-    def _entries(self, table: dict[str, Any]) -> Iterator[tuple[str | None, str, Any]]:
-        """Command (None for all that take it), key and value of each setting."""
-        for key, value in table.items():
-            if isinstance(value, dict) and key in (*EVERY, *LISTS):
-                yield from ((key, name, inner) for name, inner in value.items())
-            else:
-                yield None, key, value
-
-    def _place(self, command: str | None, key: str) -> Span:
-        """Where a key or table stands, as its line is usually written; else the first line."""
-        outer = (*self.inside, *((command,) if command else ()))
-        inner = (*outer, *((key,) if key else ()))
-        header: tuple[str, ...] = ()
-        pattern = re.compile(rf"(\s*)[\"']?{re.escape(key)}[\"']?\s*[=.]")
-        for number, line in enumerate(self.text.split("\n"), 1):
-            if match := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-                header = tuple(re.sub(r"[\s\"']", "", match[1]).split("."))
-                if header == inner:
-                    return Span(number, 1, len(line) + 1, self.file)
-            elif header == outer and (at := pattern.match(line)):
-                return Span(number, at.end(1) + 1, at.end(), self.file)
-        return Span(1, 1, 1, self.file)
+def _settings_for(command: str, file: _File) -> Defaults:
+    if not isinstance(file.table, dict):
+        raise _refused(f"{'.'.join(file.inside)} must be a table", file.place(None, ""))
+    tables = {k: v for k, v in file.table.items() if isinstance(v, dict) and k in COMMANDS}
+    entries = [(None, k, v) for k, v in file.table.items() if k not in tables]
+    # What is said for one command comes last, and counts.
+    entries += [(owner, k, v) for owner, table in tables.items() for k, v in table.items()]
+    errors: list[Diagnostic] = []
+    made = Defaults()
+    for owner, key, value in entries:
+        place = file.place(owner, key)
+        if problem := _problem(owner, key, value):
+            errors += _refused(problem, place).diagnostics
+        elif command in ((owner,) if owner else SETTINGS[key].commands):
+            if key == "device" and value.endswith(".toml"):
+                value = str(file.path.parent / value)  # named from the folder of this file
+            parameter = key.replace("-", "_")
+            made.values[parameter], made.places[parameter] = value, place
+    if errors:
+        raise FBError(errors, usage=True)
+    return made
 
 
 def _problem(command: str | None, key: str, value: object) -> str:
     setting = SETTINGS.get(key)
     if setting is None:
         if isinstance(value, dict):
-            return f"there is no command {key}.{nearest(key, (*EVERY, *LISTS))}"
+            return f"there is no command {key}.{nearest(key, COMMANDS)}"
         return f"{key} is no setting.{nearest(key, SETTINGS)}"
     if command is not None and command not in setting.commands:
         return f"{key} is no setting of {command}"
@@ -258,10 +225,3 @@ def _names_workers(planners: str) -> bool:
         return any("workers" in option_names(planner) for planner in parse_list(planners))
     except FBError:
         return False  # told when it is read for planning
-
-
-def _beside(folder: Path, key: str, value: Any) -> Any:
-    """A device file is named from the folder of the file that names it."""
-    if key == "device" and value.endswith(".toml"):
-        return str(folder / value)
-    return value

@@ -1,29 +1,23 @@
 """Options that several commands take, each declared once.
 
-Those that belong together are a dataclass: a parameter of that type stands for all of them.
+Options that belong together are one parameter of a command: a dataclass with one field for each, or
+`Annotated[PlanKeywords, Planning(...)]` for options of the table in plans/options.py.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 
-from ...plans.messages.asked import (
-    Costs,
-    Errors,
-    Grads,
-)
+from ...plans.options import OPTIONS, Errors, Option
 from ...plans.source import ModelOptions
 
 T = TypeVar("T")
-
-SIZE = "8GiB, 500MB, 50% of the peak with nothing recomputed, or range:0.5"
-SIZE_OR_LEAST = f"{SIZE}; least for the fewest bytes that are found in time"
 
 ModelArgument = Annotated[
     str,
@@ -40,10 +34,6 @@ Output = Annotated[
 ]
 ScheduleOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which schedule of the file (the last).")
-]
-GradsOption = Annotated[
-    Grads | None,
-    typer.Option(help="Whether the caller already holds gradients (accumulate)."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
 TrustSource = Annotated[
@@ -66,20 +56,44 @@ def known_devices(incomplete: str) -> list[str]:
     return [name for name in device_names() if name.startswith(incomplete)]
 
 
-@dataclass(frozen=True)
-class CostOptions:
-    """Where times and bytes come from."""
+COMPLETIONS = {"planner": known_planners, "device": known_devices}
 
-    costs: Annotated[
-        Costs | None,
-        typer.Option(help="Measured on this machine (default), or estimated for --device."),
-    ] = None
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="See remat-compile devices.", autocompletion=known_devices
-        ),
-    ] = None
+
+class Planning:
+    """The options of the table that a command takes, by keyword, each with its help: that of the
+    table, or what it is for this command."""
+
+    def __init__(self, *keywords: str, **helps: str):
+        named = {keyword: OPTIONS[keyword].help for keyword in keywords} | helps
+        self.helps = {keyword: named[keyword] for keyword in OPTIONS if keyword in named}
+
+    def parameters(self) -> list[inspect.Parameter]:
+        return [_parameter(name, OPTIONS[name], text) for name, text in self.helps.items()]
+
+    def take(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The values by keyword of the Python API, out of those by parameter."""
+        taken = {}
+        for keyword in self.helps:
+            parameter = OPTIONS[keyword].parameter or keyword
+            value = given.pop(parameter)
+            taken[keyword] = not value if parameter.startswith("no_") else value
+        return taken
+
+
+def _parameter(keyword: str, option: Option, text: str) -> inspect.Parameter:
+    name = option.parameter or keyword
+    is_off = name.startswith("no_")
+    default = False if is_off else option.default
+    declared = typer.Option(
+        f"--{name.replace('_', '-')}",
+        metavar=option.metavar,
+        help=text,
+        autocompletion=COMPLETIONS.get(keyword),
+    )
+    kind = option.kind | None if default is None else option.kind
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
 
 
 @dataclass(frozen=True)
@@ -128,32 +142,6 @@ def _pairs(option: str, given: list[str] | None, example: str, errors: Errors) -
     return pairs
 
 
-def grouped(command: Callable[..., T]) -> Callable[..., T]:
-    """The command with every option of its groups as a parameter of its own, in place."""
-    signature = inspect.signature(command)
-    types = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {n: kind for n, kind in types.items() if is_dataclass(kind)}
-
-    @wraps(command)
-    def call(**given: object) -> T:
-        for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
-        return command(**given)
-
-    shown: list[inspect.Parameter] = []
-    for name, parameter in signature.parameters.items():
-        if name not in groups:
-            shown.append(parameter.replace(annotation=types[name]))
-            continue
-        hints = get_type_hints(groups[name], include_extras=True)
-        for f in fields(groups[name]):
-            own = parameter.replace(name=f.name, default=f.default, annotation=hints[f.name])
-            shown.append(own)
-    shown = [p.replace(kind=p.KEYWORD_ONLY) for p in shown]
-    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return call
-
-
 Verbose = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Say where defaults come from, and what took how long."),
@@ -162,30 +150,58 @@ NoConfig = Annotated[
     bool, typer.Option("--no-config", help="Take no defaults from a remat-compile.toml.")
 ]
 Plain = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing but the answer.")]
+COMMON: Mapping[str, Any] = {
+    "ctx": typer.Context,
+    "quiet": Plain,
+    "verbose": Verbose,
+    "no_config": NoConfig,
+}
 
 
-def with_common(
+def with_all_options(
     command: Callable[..., T], begin: Callable[[typer.Context, bool], None]
 ) -> Callable[..., T]:
-    """The command with the options that every one has; `begin` is called with the parsed line, and
-    whether much is to be said, before the command is."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
-    has = set(signature.parameters)
+    """The command as typer reads it: each option of its groups is a parameter in place of the
+    group, beside those that every command has. `begin` is called with the parsed line, and whether
+    much is to be said, before the command is."""
+    signature = inspect.signature(command)
+    types = get_type_hints(command, include_extras=True)
+    takes: dict[str, Callable[[dict[str, Any]], object]] = {}
+    shown: dict[str, inspect.Parameter] = {}
+    for name, parameter in signature.parameters.items():
+        kind = types[name]
+        planning = getattr(kind, "__metadata__", (None,))[0]
+        if isinstance(planning, Planning):
+            takes[name] = planning.take
+            shown |= {p.name: p for p in planning.parameters()}
+        elif is_dataclass(kind) and get_origin(kind) is None:
+            takes[name] = lambda given, kind=kind: kind(  # type: ignore[misc]
+                **{f.name: given.pop(f.name) for f in fields(kind)}
+            )
+            hints = get_type_hints(kind, include_extras=True)
+            for f in fields(kind):
+                shown[f.name] = parameter.replace(
+                    name=f.name, default=f.default, annotation=hints[f.name]
+                )
+        else:
+            shown[name] = parameter.replace(annotation=kind)
+    own = set(shown)
 
     @wraps(command)
     def call(**given: Any) -> T:
         begin(given["ctx"], given.pop("verbose"))
         given.pop("no_config")
-        return command(**{name: value for name, value in given.items() if name in has})
+        given = {name: value for name, value in given.items() if name in own}
+        for name, take in takes.items():
+            given[name] = take(given)
+        return command(**given)
 
-    def option(name: str, kind: object) -> inspect.Parameter:
+    for name, kind in COMMON.items():
         default = inspect.Parameter.empty if kind is typer.Context else False
-        return inspect.Parameter(
+        made = inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
         )
-
-    common = {"ctx": typer.Context, "quiet": Plain, "verbose": Verbose, "no_config": NoConfig}
-    own += [option(name, kind) for name, kind in common.items() if name not in has]
-    call.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        shown.setdefault(name, made)
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shown.values()]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return call

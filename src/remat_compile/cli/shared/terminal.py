@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from dataclasses import fields, is_dataclass
+from math import isfinite
+from typing import Annotated, Any, Literal, TextIO
 
-from ...ir.diagnostics import Diagnostic, FBError
+import typer
+
+from ...ir.diagnostics import Diagnostic, FBError, Level, render
 from ...ir.terminal import printable, printable_lines
+from ...ir.wording import on_command_line
+from ...plans.files.files import text_of
+from ...plans.messages.table import columns
+from ...version import __version__
+
+Format = Literal["text", "json"]
+FormatOption = Annotated[Format, typer.Option("--format", help="json: one object, for programs.")]
 
 
 def echo(*lines: str, file: TextIO | None = None) -> None:
@@ -31,6 +43,54 @@ def echo(*lines: str, file: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         message = f"cannot write to a standard stream: {error.strerror or error}"
         raise FBError(Diagnostic("FB0703", message), usage=True) from None
+
+
+def print_errors(error: FBError) -> None:
+    """Every diagnostic with the lines of text it points at, to standard error."""
+    _print_diagnostics(error.diagnostics, "error")
+
+
+def print_warnings(diagnostics: Iterable[Diagnostic]) -> None:
+    _print_diagnostics(diagnostics, "warning")
+
+
+def _print_diagnostics(diagnostics: Iterable[Diagnostic], level: Level) -> None:
+    for d in diagnostics:
+        text = None if d.span is None else text_of(d.span.file)
+        echo(*render(on_command_line(d), text, level).split("\n"), file=sys.stderr)
+
+
+def print_object(command: str, **values: object) -> None:
+    """The object of a command for programs, as `docs/reference/cli.md` has it: `command` and
+    `version` first, then `values`."""
+    print_json({"command": command, "version": __version__} | values)
+
+
+def print_json(values: object) -> None:
+    echo(*json.dumps(_plain(values), indent=1, allow_nan=False).split("\n"))
+
+
+def _plain(value: object) -> Any:
+    """Data classes as objects of their fields, other sequences as lists, numbers that are not
+    finite as texts (JSON has none); the rest as it is."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return value
+
+
+def listed(
+    head: tuple[str, ...], rows: Sequence[tuple[str, ...]], align: str, most: int | None
+) -> list[str]:
+    """A table of at most `most` rows (None: all), with the number of those that are left out."""
+    left = 0 if most is None else max(0, len(rows) - most)
+    lines = columns([head, *rows[: len(rows) - left]], align)
+    return [*lines, f"and {left} more (--all)"] if left else lines
 
 
 @contextmanager

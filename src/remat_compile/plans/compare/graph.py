@@ -14,28 +14,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    Note,
-)
+from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.expr import Const
-from ...ir.graph import (
-    ANode,
-    CNode,
-    View,
-)
 from ...ir.text.printer import format_statement
-from ...verifier.obligations.same_values import same_values
-from ..bind import graph_differences
+from ...verifier.obligations.same_values import instances, same_values
 from .layouts import check_layouts, warn_of_layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
     from ...capture.lowered import Exported
+    from ...ir.graph import CNode, View
     from ...ir.program import Program
     from ...ir.span import Span
 
@@ -111,8 +102,107 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
     return GraphCheck(GraphSeen.EXECUTED, model, compared.how)
 
 
+def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:
+    """Return the differences of two captures of a model, in words; costs and sizes do not count.
+
+    Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
+    """
+    if any(c.is_fused for c in planned.graph.cnodes):
+        return fused_differences(planned, captured)[:limit]
+    lines = [line for line, _ in _differing(planned, captured)]
+    if len(lines) > limit:
+        lines[limit:] = [f"and {len(lines) - limit} more differences"]
+    return lines
+
+
+def _differing(planned: Program, captured: Program) -> Iterator[tuple[str, Span | None]]:
+    """Each difference in words, with its place in the text of the plan."""
+    ours, theirs = planned.graph.cnode, captured.graph.cnode
+    for name in dict.fromkeys((*ours, *theirs)):
+        own, new = ours.get(name), theirs.get(name)
+        span = None if own is None else own.span
+        if own is None or new is None:
+            yield f"{name} is only in the {'plan' if new is None else 'model'}", span
+        elif repr(_bare(own)) != repr(_bare(new)):
+            yield _difference(own, new), span
+        elif _replay(own) != _replay(new):
+            yield f"the replay form of {name} differs", span
+    views = [*map(_view, captured.graph.views)]
+    if [*map(_view, planned.graph.views)] != views:
+        new_views = (v.span for v in planned.graph.views if _view(v) not in views)
+        yield "views differ", next(new_views, None)
+    if _dimensions(planned) != _dimensions(captured):
+        yield "other dimensions are dynamic", None
+    nodes, others = planned.graph.anode, captured.graph.anode
+    for name in dict.fromkeys((*nodes, *others)):
+        node, other = nodes.get(name), others.get(name)
+        if node is None or other is None:
+            where = "plan" if other is None else "model"
+            yield f"%{name} is only in the {where}", None if node is None else node.span
+        elif (node.kind, node.dtype, node.shape) != (other.kind, other.dtype, other.shape):
+            yield f"%{name} has another kind, type or shape", node.span
+    if replace(planned.binding, grads="fresh") != replace(captured.binding, grads="fresh"):
+        yield "arguments, parameters or results are bound differently", None
+
+
+def fused_differences(planned: Program, captured: Program) -> list[str]:
+    """The same where the plan has fused cNodes: every value is to be that of the capture."""
+    if _dimensions(planned) != _dimensions(captured):
+        return ["other dimensions are dynamic"]
+    first = instances(captured, planned)
+    sizes = {first.get(a.name, a.name): a.size for a in reversed(planned.graph.anodes)}
+    anodes = tuple(replace(a, size=sizes.get(a.name, a.size)) for a in captured.graph.anodes)
+    grads = planned.binding.grads
+    as_planned = replace(
+        captured,
+        graph=replace(captured.graph, anodes=anodes),
+        symbols=planned.symbols,
+        target=planned.target,
+        binding=replace(captured.binding, grads=grads),
+    )
+    return [d.message for d in same_values(as_planned, planned)]
+
+
+def _difference(planned: CNode, captured: CNode) -> str:
+    for what in ("call", "writes", "token", "phase", "of"):
+        ours, theirs = getattr(planned, what), getattr(captured, what)
+        if repr(ours) == repr(theirs):
+            continue
+        if what == "call" and ours.op != theirs.op:
+            return f"{planned.name} is {ours.op} in the plan and {theirs.op} in the model"
+        return f"{planned.name}: {'arguments' if what == 'call' else what} differ"
+    return f"{planned.name} differs"
+
+
+def _bare(c: CNode) -> CNode:
+    """The cNode without what a cost source fills in, and without its place in the model."""
+    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=None)
+
+
+def _view(view: View) -> tuple[str, str, str, int | None]:
+    return view.name, view.base, repr(view.call), view.index
+
+
+def _replay(c: CNode) -> tuple[tuple[str | None, ...], str]:
+    """Return the writes and calls of the second execution. Measuring may add a replay form that is
+    the call itself."""
+    form = c if c.replay is None else c.replay
+    return form.writes, repr(form.call)
+
+
+def _dimensions(program: Program) -> list[tuple[str, int, int]]:
+    """Which dimension of which argument each symbol is."""
+    return [(s.name, s.argument, s.dim) for s in program.symbols]
+
+
 def _same_text(planned: Program, captured: Program) -> bool:
-    return _core(planned) == _core(captured)
+    """Return whether the texts are equal but for times, workspaces, places and `grads`."""
+    declared = [
+        (p.symbols, [c.name for c in p.graph.cnodes], [*map(format_statement, p.graph.anodes)])
+        for p in (planned, captured)
+    ]
+    return declared[0] == declared[1] and not graph_differences(planned, captured)
 
 
 def _same_values(planned: Program, captured: Program) -> bool:
@@ -120,30 +210,6 @@ def _same_values(planned: Program, captured: Program) -> bool:
     sizes among them, are equal."""
     grads = replace(captured.binding, grads=planned.binding.grads)
     return not same_values(replace(captured, binding=grads, target=planned.target), planned)
-
-
-def _core(program: Program) -> tuple[object, ...]:
-    """Return what must be equal, as the text has it; times, workspaces, places and `grads` do
-    not."""
-    graph = program.graph
-    nodes: tuple[ANode | View | CNode, ...] = (
-        *graph.anodes,
-        *graph.views,
-        *map(_bare, graph.cnodes),
-    )
-    statements = tuple(map(format_statement, nodes))
-    return program.symbols, statements, replace(program.binding, grads="fresh")
-
-
-def _bare(c: CNode) -> CNode:
-    """The cNode without what a cost source fills in, and without its place in the model. A
-    replay form that is the call itself is none: the cost source adds it."""
-    replay = c.replay
-    if replay is not None:
-        replay = replace(replay, workspace=Const(0), time_ns=None)
-        if replay.call == c.call and replay.writes == c.writes:
-            replay = None
-    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=replay)
 
 
 def _measured(captured: Program, values: Mapping[str, Tensor]) -> Program:
@@ -179,15 +245,4 @@ def _differences(planned: Program, captured: Program) -> tuple[Note, ...]:
 
 def _place(planned: Program, captured: Program) -> Span | None:
     """Where the text of the plan differs first from the capture."""
-    for c in planned.graph.cnodes:
-        other = captured.graph.cnode.get(c.name)
-        if other is None or _bare(c) != _bare(other):
-            return c.span
-    views = {view.name: view for view in captured.graph.views}
-    for view in planned.graph.views:
-        if views.get(view.name) != view:
-            return view.span
-    for node in planned.graph.anodes:
-        if captured.graph.anode.get(node.name) != node:
-            return node.span
-    return None
+    return next((span for _, span in _differing(planned, captured) if span is not None), None)

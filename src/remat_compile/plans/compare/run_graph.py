@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from ...ir.schedule import (
     Step,
 )
 from ...operators.executor import execute
+from ...operators.repeats import largest_difference, same_bits
 
 SEEDS = (20240229, 7)
 NARROW = ("f32", "f16", "bf16")
@@ -184,17 +186,9 @@ def _with_replays(program: Program) -> Iterator[Step]:
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference as a share of the largest value; infinity for other types."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-        return float("inf")
-    same = (ours == theirs) | ((ours != ours) & (theirs != theirs))
-    if bool(same.all()):
-        return 0.0
-    if not theirs.is_floating_point():
-        return float("inf")
-    finite = theirs[torch.isfinite(theirs)].double().abs()
-    scale = finite.max().item() if finite.numel() else 1.0
-    gap = (ours.double() - theirs.double()).abs()[~same].max().item()
-    return gap / (scale or 1.0) if gap == gap else float("inf")
+    if theirs.is_floating_point():
+        return largest_difference({"": ours}, {"": theirs})
+    return 0.0 if same_bits(ours, theirs) else inf
 
 
 def _widened(program: Program) -> Program:

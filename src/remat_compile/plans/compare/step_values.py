@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from ...report.subject import MARK
 from ..bind import lowered_again
@@ -37,13 +36,9 @@ def write_step_values(
     """Writes the file that `python step.py FILE` takes. FB0703 and FB0719 where it may not be."""
     check_output(path, "tensors", reads)
     values = step_values(program, schedule, exported)
+    import torch
 
-    def write(values: Values, file: IO[bytes]) -> None:
-        import torch
-
-        torch.save({MARK: {}, **values}, file)
-
-    write_together({path: partial(write, values)})
+    write_together({path: lambda file: torch.save({MARK: {}, **values}, file)})
 
 
 def step_values(program: Program, schedule: Schedule, exported: Exported) -> Values:

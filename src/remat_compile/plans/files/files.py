@@ -21,6 +21,9 @@ STREAM = "-"
 """The name under which the command line knows standard input and standard output."""
 
 
+Writer = Callable[[IO[bytes]], object]
+"""Puts something into a file."""
+
 _kept: dict[str, str] = {}
 _closed: set[str] = set()
 
@@ -183,7 +186,7 @@ def _is_device(path: str | Path) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) -> None:
+def write_together(writers: Mapping[str | Path, Writer]) -> None:
     """Writes several files, all of them or none: each aside, then all renamed.
 
     What was there before is put back where a rename fails. FB0703 where that happens.
@@ -220,6 +223,11 @@ def write_together(writers: Mapping[str | Path, Callable[[IO[bytes]], None]]) ->
             os.unlink(old)
 
 
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Writes a whole file or none of it. FB0703."""
+    write_together({path: lambda file: file.write(data)})
+
+
 def replace_text(target: Path, text: str, mode: int | None = None) -> None:
     """Writes a text aside and renames it; with the rights `mode` from the start, where that is
     given. OSError where that fails."""
@@ -231,16 +239,12 @@ def replace_text(target: Path, text: str, mode: int | None = None) -> None:
         raise
 
 
-def text_writer(text: str) -> Callable[[IO[bytes]], None]:
+def text_writer(text: str) -> Writer:
     """For `write_together`: puts the text into a file."""
-
-    def write(file: IO[bytes]) -> None:
-        file.write(text.encode())
-
-    return write
+    return lambda file: file.write(text.encode())
 
 
-def _write_aside(target: Path, write: Callable[[IO[bytes]], None], mode: int | None = None) -> str:
+def _write_aside(target: Path, write: Writer, mode: int | None = None) -> str:
     """A file beside `target` with what `write` puts in it; gone again where that fails."""
     if mode is None:
         mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()

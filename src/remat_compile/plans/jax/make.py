@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...backends.jax.check import check_x64, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.program import Program
-from ..request import JaxStyle, check_choice, named_keywords
+from ..options import JaxStyle, named_keywords
+from ..request import check_choice
 
 if TYPE_CHECKING:
     from ...backends.jax.runtime.step import JaxStep

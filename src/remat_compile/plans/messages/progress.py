@@ -6,14 +6,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.terminal import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.status import Status
 
 Say = Callable[[str], None]
 Progress = Say | bool | None
@@ -47,77 +46,40 @@ def shown(progress: Progress) -> Iterator[Say | None]:
         raise FBError(Diagnostic("FB0707", message, hint=hint), usage=True)
 
 
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Python's generator goes on where it was: `rich` draws from it when it is imported."""
-    state = random.getstate()
+def _on_terminal(console: Console, text: str) -> Callable[[str | None], None]:
+    """Shows a line with a sign of life beside it; then shows other lines, and ends at None."""
+    from rich.errors import LiveError
+    from rich.text import Text
+
+    status = console.status(Text(text))
     try:
-        yield
-    finally:
-        random.setstate(state)
+        status.start()
+    except LiveError:  # a display of the user's holds the terminal
+        return lambda _: None
+    return lambda text: status.stop() if text is None else status.update(Text(text))
 
 
-class _Display(Protocol):
-    """Where the last line stands until the work is over."""
+def _in_cell(text: str) -> Callable[[str | None], None]:
+    """The same under a cell; by its own display, as widgets are seldom installed there."""
+    from IPython.display import Pretty, display
 
-    def show(self, text: str) -> None: ...
-
-    def clear(self) -> None: ...
-
-
-class _Terminal:
-    """With a sign of life beside the line."""
-
-    def __init__(self, console: Console, text: str):
-        from rich.errors import LiveError
-        from rich.text import Text
-
-        self._text = Text
-        self._status: Status | None = console.status(Text(text))
-        try:
-            self._status.start()
-        except LiveError:  # a display of the user's holds the terminal
-            self._status = None
-
-    def show(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(self._text(text))
-
-    def clear(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
-class _Cell:
-    """Under a cell of a notebook; by its own display, as widgets are seldom installed there."""
-
-    def __init__(self, text: str):
-        from IPython.display import Pretty, display
-
-        self._pretty = Pretty
-        self._handle = display(Pretty(text), display_id=True)
-
-    def show(self, text: str) -> None:
-        self._handle.update(self._pretty(text))
-
-    def clear(self) -> None:
-        self._handle.update(self._pretty(""))
+    handle = display(Pretty(text), display_id=True)
+    return lambda text: handle.update(Pretty(text or ""))
 
 
 class _Line:
     """The last thing that was said; or, where nobody looks and it was asked for, every line."""
 
     def __init__(self, *, always: bool):
-        with _same_random_numbers():
-            from rich.console import Console
-            from rich.text import Text
+        state = random.getstate()  # `rich` draws from it when it is imported
+        from rich.console import Console
 
-        self._new_text = Text
-        self._console: Console = Console(stderr=True, highlight=False)
+        random.setstate(state)
+        self._console = Console(stderr=True, highlight=False)
         self.is_seen = self._console.is_terminal or self._console.is_jupyter
         self._prints = always and not self.is_seen
         self._text = ""
-        self._display: _Display | None = None
+        self._show: Callable[[str | None], None] | None = None
         self._is_over = False
         self._lock = threading.Lock()
         self._timer = threading.Timer(0.0 if always else SLOW_S, self._begin)
@@ -128,23 +90,21 @@ class _Line:
     def say(self, text: str) -> None:
         with self._lock:
             self._text = printable(text)
-            if self._display is not None:
-                self._display.show(self._text)
+            if self._show is not None:
+                self._show(self._text)
             elif self._prints:
-                self._console.print(self._new_text(self._text), soft_wrap=True)
+                self._console.print(self._text, soft_wrap=True, markup=False, emoji=False)
 
     def _begin(self) -> None:
         with self._lock:
-            if self._is_over:
-                return
-            if self._console.is_jupyter:
-                self._display = _Cell(self._text)
-            else:
-                self._display = _Terminal(self._console, self._text)
+            if not self._is_over:
+                is_cell = self._console.is_jupyter
+                made = _in_cell(self._text) if is_cell else _on_terminal(self._console, self._text)
+                self._show = made
 
     def end(self) -> None:
         self._timer.cancel()
         with self._lock:
             self._is_over = True
-            if self._display is not None:
-                self._display.clear()
+            if self._show is not None:
+                self._show(None)

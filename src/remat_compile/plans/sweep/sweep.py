@@ -32,7 +32,7 @@ from ..budget import (
 )
 from ..files.files import write_text
 from ..files.outputs import check_output
-from ..files.pictures import check_picture, write_picture
+from ..files.pictures import kept_picture
 from ..messages.table import columns
 from ..run_planner import (
     Attempt,
@@ -100,12 +100,8 @@ class Sweep:
     def plot(self, path: str | Path | None = None) -> Picture:
         """The frontier that stands still, of the first kind of budget; written to `path` if that
         is given, `.svg` or `.png`. FB0725, FB0712, FB0703 and FB0719 as `Plan.plot`."""
-        if path is not None:
-            check_picture(path, self._reads)
-        picture = picture_of_frontier(frontiers(self.baseline, self.cells)[0])
-        if path is not None:
-            write_picture(picture, path)
-        return picture
+        frontier = frontiers(self.baseline, self.cells)[0]
+        return kept_picture(lambda: picture_of_frontier(frontier), path, self._reads)
 
     def _repr_svg_(self) -> str | None:
         """For notebooks; nothing without the extra `[report]`."""
@@ -237,15 +233,8 @@ def _cell(
         values["status"] = _STATUS.get(first.code, "refused")
         values["message"] = f"{first.message} [{first.code}]"
     values.setdefault("plan_s", round(perf_counter() - start, 3))
-    return Cell(
-        attempt.name,
-        text.text,
-        budget.kind,
-        budget.bytes,
-        graph=graph,
-        time_limit_s=attempt.time_limit_s,
-        **values,
-    )
+    values |= {"graph": graph, "time_limit_s": attempt.time_limit_s}
+    return Cell(attempt.name, text.text, budget.kind, budget.bytes, **values)
 
 
 def _figures(time_ns: int, bound_ns: int | None, baseline: Baseline) -> dict[str, float | None]:

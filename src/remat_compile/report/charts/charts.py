@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...ir.units import format_bytes, format_ns
-from ..moments import (
-    KINDS,
-    Moment,
-    moments,
-)
-from ..subject import (
-    Subject,
-    place_of,
-    shown,
-)
+from ..moments import KINDS, Moment, moments
+from ..subject import Subject, place_of, shown
 from .drawing import (
     COLORS,
-    LINE_COLOR,
     TENSORS_PER_MOMENT,
     TOP,
     Spec,
@@ -30,7 +21,8 @@ from .drawing import (
     axis,
     byte_axis,
     colors,
-    frame,
+    drawn,
+    part,
     stretches,
 )
 from .gantt import lives, streams
@@ -42,9 +34,9 @@ MOST_OPERATORS = 20
 def stretch_moments(subject: Subject) -> list[tuple[Stretch, Moment]]:
     """Every stretch with what is held during its largest step."""
     parts = stretches(subject)
-    largest = [part.largest for part in parts]
+    largest = [p.largest for p in parts]
     held = moments(subject.program, subject.schedule, largest, most=TENSORS_PER_MOMENT)
-    return [(part, held[part.largest]) for part in parts]
+    return [(p, held[p.largest]) for p in parts]
 
 
 def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str, Spec]:
@@ -62,74 +54,34 @@ def charts(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> dict[str
 
 
 def _memory(subject: Subject, held: Sequence[tuple[Stretch, Moment]]) -> Spec:
-    rows = [row for part, moment in held for row in _stack(subject, part, moment)]
+    rows = [row for stretch, moment in held for row in _stack(subject, stretch, moment)]
     lines = list(_lines(subject))
     before = subject.without
-    curve = [
-        {"x": part.start, "bytes": before.trace.during[part.largest]} for part in stretches(before)
-    ]
+    curve = [{"x": p.start, "bytes": before.trace.during[p.largest]} for p in stretches(before)]
     curve.append({"x": at(before, len(before.schedule.steps)), "bytes": before.trace.after[-1]})
     levels = (line["bytes"] for line in lines)
     most = max(subject.trace.peak_bytes, before.trace.peak_bytes, *levels)
-    x = axis(subject)
     y: Spec = {
         "type": "quantitative",
         "title": None,
         "axis": {**byte_axis(0, most, 6), "minExtent": 70, "maxExtent": 70},
     }
-    stack = {
-        "data": {"name": "stack", "values": rows},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": "x", **x},
-            "x2": {"field": "x2"},
-            "y": {"field": "y", **y},
-            "y2": {"field": "y2"},
-            "color": colors("kind", COLORS),
-            "tooltip": [
-                {"field": name, "type": "nominal", "title": title}
-                for name, title in (
-                    ("kind", "kind"),
-                    ("size", "bytes"),
-                    ("all", "in all"),
-                    ("when", "step"),
-                    ("at", "model line"),
-                    ("top", "largest"),
-                )
-            ],
-        },
-    }
-    without = {
-        "data": {"name": "without", "values": curve},
-        "mark": {
-            "type": "line",
-            "interpolate": "step-after",
-            "strokeDash": [4, 3],
-            "color": "#888",
-        },
-        "encoding": {"x": {"field": "x", **x}, "y": {"field": "bytes", **y}},
-    }
-    level: Spec = {"y": {"field": "bytes", **y}, "color": {"value": LINE_COLOR}}
-    marks: Spec = {
-        "data": {"name": "lines", "values": lines},
-        "layer": [
-            {"mark": {"type": "rule", "strokeWidth": 1.5}, "encoding": level},
-            *(
-                _labels(level, side, x_at, dy)
-                for side, x_at, dy in (("left", 4, 10), ("right", "width", -5))
-                if any(line["side"] == side for line in lines)
-            ),
-        ],
-    }
-    loss = {
-        "data": {
-            "name": "loss",
-            "values": [{"x": at(subject, subject.trace.loss_step), "line": "loss"}],
-        },
-        "mark": {"type": "rule", "strokeDash": [2, 2], "color": "#9c79b8", "tooltip": True},
-        "encoding": {"x": {"field": "x", **x}, "tooltip": {"field": "line"}},
-    }
-    return {**frame(320), "layer": [stack, without, marks, loss]}
+    loss = [{"x": at(subject, subject.trace.loss_step), "line": "loss"}]
+    spec = drawn(
+        "memory",
+        320,
+        {"stack": rows, "without": curve, "lines": lines, "loss": loss},
+        step=axis(subject),
+        bytes=y,
+        kinds=colors(COLORS),
+    )
+    labels = (
+        _labels(side, x_at, dy, y)
+        for side, x_at, dy in (("left", 4, 10), ("right", "width", -5))
+        if any(line["side"] == side for line in lines)
+    )
+    spec["layer"][2]["layer"] += labels
+    return spec
 
 
 def _lines(subject: Subject) -> Iterator[Spec]:
@@ -144,22 +96,22 @@ def _lines(subject: Subject) -> Iterator[Spec]:
         yield {"bytes": budget, "line": f"budget {format_bytes(budget)}", "side": "right"}
 
 
-def _labels(level: Spec, side: str, x_at: int | str, dy: int) -> Spec:
+def _labels(side: str, x_at: int | str, dy: int, y: Spec) -> Spec:
     """The names of the levels that are labelled on one side of the chart."""
-    encoding: Spec = {**level, "x": {"value": x_at}, "text": {"field": "line"}}
-    mark = {"type": "text", "align": side, "dy": dy, "fontSize": 11}
-    wanted = {"filter": f"datum.side == '{side}'"}
-    return {"transform": [wanted], "mark": mark, "encoding": encoding}
+    spec = part("labels", bytes=y)
+    spec["mark"] |= {"align": side, "dy": dy}
+    spec["encoding"]["x"] = {"value": x_at}
+    return {"transform": [{"filter": f"datum.side == '{side}'"}], **spec}
 
 
-def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
+def _stack(subject: Subject, stretch: Stretch, moment: Moment) -> list[Spec]:
     """One rectangle for each kind that holds bytes in a stretch."""
     rows, below = [], 0
     amounts = moment.by_kind
     total = sum(amounts.values())
     steps = f"{moment.step + 1} {subject.step_text(moment.step)}"
-    if part.last > part.first:
-        steps += f" (of steps {part.first + 1} to {part.last + 1})"
+    if stretch.last > stretch.first:
+        steps += f" (of steps {stretch.first + 1} to {stretch.last + 1})"
     for kind in KINDS:
         if not (size := amounts[kind]):
             continue
@@ -173,8 +125,8 @@ def _stack(subject: Subject, part: Stretch, moment: Moment) -> list[Spec]:
         more = [f"and {rest} more"] if rest else []
         rows.append(
             {
-                "x": part.start,
-                "x2": part.end,
+                "x": stretch.start,
+                "x2": stretch.end,
                 "y": below,
                 "y2": below + size,
                 "kind": kind,
@@ -205,20 +157,10 @@ def _operators(times: Sequence[OperatorTime]) -> Spec:
         )
         if count
     ]
-    return {
-        **frame(18 * len(shown_times) + 10),
-        "data": {"name": "operators", "values": rows},
-        "mark": {"type": "bar", "tooltip": True},
-        "encoding": {
-            "x": {"field": "ms", "type": "quantitative", "title": "ms"},
-            "y": {
-                "field": "operator",
-                "type": "nominal",
-                "title": None,
-                "sort": list(dict.fromkeys(row["operator"] for row in rows)),
-                "axis": {"labelLimit": 220},
-            },
-            "color": colors("run", {"first": COLORS["saved"], "recomputed": COLORS["recomputed"]}),
-            "tooltip": [{"field": f, "type": "nominal"} for f in ("operator", "run", "took")],
-        },
-    }
+    return drawn(
+        "operators",
+        18 * len(shown_times) + 10,
+        {"operators": rows},
+        order={"sort": list(dict.fromkeys(row["operator"] for row in rows))},
+        runs=colors({"first": COLORS["saved"], "recomputed": COLORS["recomputed"]}),
+    )

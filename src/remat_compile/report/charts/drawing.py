@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 from ..moments import Kind
@@ -42,7 +47,6 @@ ROLE_NAMES = {
     "opt": "optimizer",
     "again": "recomputed",
 }
-LINE_COLOR = "#d04545"
 BYTES_LABEL = (
     "datum.value >= 1073741824 ? format(datum.value / 1073741824, '.3~g') + ' GiB' : "
     "datum.value >= 1048576 ? format(datum.value / 1048576, '.3~g') + ' MiB' : "
@@ -108,16 +112,45 @@ def byte_axis(least: int, most: int, count: int) -> Spec:
     return {"labelExpr": BYTES_LABEL, "values": list(marks)}
 
 
-def colors(field: str, by_name: Spec | dict[Kind, str]) -> Spec:
+def colors(by_name: Mapping[Any, str]) -> Spec:
     scale = {"domain": list(by_name), "range": list(by_name.values())}
     legend = {"orient": "top", "title": None, "columns": 8, "columnPadding": 16}
-    return {"field": field, "type": "nominal", "scale": scale, "legend": legend}
+    return {"type": "nominal", "scale": scale, "legend": legend}
 
 
-def frame(height: int) -> Spec:
+@cache
+def _templates() -> dict[str, Spec]:
+    text = files(__package__).joinpath("charts.json").read_text(encoding="utf-8")
+    held: dict[str, Spec] = json.loads(text)
+    return held
+
+
+def part(name: str, rows: Mapping[str, object] = MappingProxyType({}), **used: Spec) -> Spec:
+    """The specification `name` of `charts.json`: data sets filled with their `rows`, and each
+    `"use"` replaced by what is used there, a definition of the file or one of `used`."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        made = {key: filled(item) for key, item in value.items()}
+        if (name := made.pop("use", None)) is not None:
+            made |= used[name] if name in used else _templates()[name]
+        if isinstance(data := made.get("data"), dict):
+            made["data"] = {**data, "values": rows[data["name"]]}
+        return made
+
+    spec: Spec = filled(_templates()[name])
+    return spec
+
+
+def drawn(name: str, height: int, rows: Mapping[str, object], **used: Spec) -> Spec:
+    """A whole chart: `part`, with its size in pixels."""
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container",
         "height": height,
         "autosize": {"type": "fit-x", "contains": "padding"},
+        **part(name, rows, **used),
     }

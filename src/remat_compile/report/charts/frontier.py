@@ -12,14 +12,9 @@ from html import escape
 from typing import Literal
 
 from ...ir.units import format_bytes
-from ..document import (
-    Cell,
-    chart,
-    document,
-    table,
-)
+from ..document import Cell, chart, document, table
 from ..subject import MARK, shown
-from .drawing import LINE_COLOR, Spec, byte_axis, frame
+from .drawing import Spec, byte_axis, drawn
 
 SWEEP_MARK = f"{MARK} sweep"
 """The header of a sweep's page; a page with it may be overwritten."""
@@ -211,15 +206,6 @@ def frontier_spec(f: Frontier) -> Spec:
         "axis": byte_axis(min(seen), max(seen), 8),
         "scale": {"zero": False},
     }
-    y: Spec = {
-        "field": "ratio",
-        "type": "quantitative",
-        "title": "time, times that with nothing recomputed",
-        "scale": {"zero": False},
-    }
-    color = {"field": "planner", "type": "nominal", "legend": {"orient": "top", "title": None}}
-    tips = [{"field": n, "type": "nominal"} for n in ("planner", "budget", "size", "status")]
-    tips.append({"field": "ratio", "type": "quantitative"})
     fixed = [
         {"bytes": f.base_bytes, "line": "nothing recomputed"},
         {"bytes": f.floor_bytes, "line": "no plan takes less"},
@@ -228,36 +214,10 @@ def frontier_spec(f: Frontier) -> Spec:
         {"planner": f"{shown(m.name, 60)} (measured)", "bytes": m.bytes, "ratio": m.ratio}
         for m in f.measured
     ]
-    return {
-        **frame(380),
-        "layer": [
-            {
-                "data": {"name": "plans", "values": rows},
-                "mark": {"type": "line", "point": {"size": 60}, "tooltip": True},
-                "encoding": {"x": x, "y": y, "color": color, "tooltip": tips},
-            },
-            {
-                "data": {
-                    "name": "bounds",
-                    "values": [{"bytes": n, "ratio": r} for n, r in bounds],
-                },
-                "mark": {
-                    "type": "line",
-                    "interpolate": "step-before",
-                    "strokeDash": [4, 3],
-                    "color": "#888",
-                },
-                "encoding": {"x": x, "y": y},
-            },
-            {
-                "data": {"name": "measured", "values": peers},
-                "mark": {"type": "point", "shape": "cross", "size": 90, "tooltip": True},
-                "encoding": {"x": x, "y": y, "color": color},
-            },
-            {
-                "data": {"name": "fixed", "values": fixed},
-                "mark": {"type": "rule", "strokeDash": [2, 2], "color": LINE_COLOR},
-                "encoding": {"x": x, "tooltip": {"field": "line"}},
-            },
-        ],
+    held = {
+        "plans": rows,
+        "bounds": [{"bytes": n, "ratio": r} for n, r in bounds],
+        "measured": peers,
+        "fixed": fixed,
     }
+    return drawn("frontier", 380, held, bytes=x)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from ...ir.units import format_bytes, format_ns
-from ..subject import (
-    Subject,
-    place_of,
-    shown,
-)
+from ..subject import Subject, place_of, shown
 from .drawing import (
     COLORS,
     MOST_STRETCHES,
@@ -18,7 +14,7 @@ from .drawing import (
     at,
     axis,
     colors,
-    frame,
+    drawn,
 )
 from .timeline import Life, Run
 
@@ -28,32 +24,9 @@ MOST_LIVES, MOST_COPIES = 40, 500
 def streams(subject: Subject) -> Spec:
     """A Gantt chart: what each stream does."""
     rows = [*_compute_rows(subject), *_copy_rows(subject)]
-    return {
-        **frame(130 if subject.trace.copies else 70),
-        "data": {"name": "streams", "values": rows},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": "x", **axis(subject)},
-            "x2": {"field": "x2"},
-            "y": {
-                "field": "lane",
-                "type": "nominal",
-                "title": None,
-                "sort": ["compute", "to host", "from host"],
-                "axis": {"minExtent": 70, "maxExtent": 70},
-            },
-            "color": colors("role", ROLE_COLORS),
-            "tooltip": [
-                {"field": name, "type": "nominal", "title": title}
-                for name, title in (
-                    ("what", "runs"),
-                    ("role", "for"),
-                    ("took", "time"),
-                    ("at", "model line"),
-                )
-            ],
-        },
-    }
+    height = 130 if subject.trace.copies else 70
+    roles = colors(ROLE_COLORS)
+    return drawn("streams", height, {"streams": rows}, step=axis(subject), roles=roles)
 
 
 def _compute_rows(subject: Subject) -> list[Spec]:
@@ -149,24 +122,11 @@ def lives(subject: Subject) -> Spec:
         for life in subject.timeline.lives
         if life.anode in label
     ]
-    return {
-        **frame(max(60, 14 * len(names))),
-        "data": {"name": "lives", "values": rows},
-        "mark": {"type": "rect", "tooltip": True, "height": {"band": 0.75}},
-        "encoding": {
-            "x": {"field": "x", **axis(subject)},
-            "x2": {"field": "x2"},
-            "y": {
-                "field": "tensor",
-                "type": "nominal",
-                "title": None,
-                "sort": list(label.values()),
-                "axis": {"labelLimit": 180},
-            },
-            "color": colors("held", {k: COLORS[k] for k in ("saved", "recomputed")}),
-            "tooltip": [
-                {"field": name, "type": "nominal"}
-                for name in ("tensor", "size", "kind", "held", "at")
-            ],
-        },
-    }
+    return drawn(
+        "lives",
+        max(60, 14 * len(names)),
+        {"lives": rows},
+        step=axis(subject),
+        order={"sort": list(label.values())},
+        held=colors({k: COLORS[k] for k in ("saved", "recomputed")}),
+    )
