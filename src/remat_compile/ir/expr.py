@@ -69,7 +69,7 @@ Expr = Const | Sym | Add | Mul | FloorDiv | CeilDiv | Max | RoundUp
 def add(*terms: Expr) -> Expr:
     """The sum, flattened, constants folded and standing last."""
     parts = [part for term in terms for part in (term.terms if isinstance(term, Add) else (term,))]
-    flat = [part for part in parts if not isinstance(part, Const)]
+    flat: list[Expr] = [part for part in parts if not isinstance(part, Const)]
     constant = sum([part.value for part in parts if isinstance(part, Const)])
     if constant or not flat:
         flat.append(Const(constant))
@@ -79,7 +79,7 @@ def add(*terms: Expr) -> Expr:
 def mul(*factors: Expr) -> Expr:
     """The product, flattened, constants folded and standing first."""
     parts = [part for f in factors for part in (f.factors if isinstance(f, Mul) else (f,))]
-    flat = [part for part in parts if not isinstance(part, Const)]
+    flat: list[Expr] = [part for part in parts if not isinstance(part, Const)]
     constant = prod([part.value for part in parts if isinstance(part, Const)])
     if constant == 0:
         return Const(0)
