@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from remat_compile.planners.kit import (
-    Budget,
     Instance,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    checked,
-    format_planner,
     order_without,
 )
 
 
 @dataclass(frozen=True)
-class DropLargest:
+class DropLargest(SearchPlanner):
     """Drops results of the forward, those first that free most bytes for the time that it
     takes to make them again, as long as that lowers the peak. Each is made again once, in
     the backward. Quadratic time."""
@@ -34,37 +29,24 @@ class DropLargest:
     time_power: float = 1.0
     """How much the time counts: 0 looks at bytes alone."""
 
-    def __post_init__(self) -> None:
-        checked(self)
-
     @classmethod
     def check_options(cls, time_power: float) -> Iterator[tuple[str, str]]:
         if time_power < 0:
             yield "time_power", f"must be at least 0, not {time_power}"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self))
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         best, peak = instance.capture, instance.peak(instance.capture)
         dropped: frozenset[int] = frozenset()
         for c in self.candidates(instance):
             if peak <= task.limit_bytes:
                 break
-            if monotonic() > deadline:
+            if task.left_s == 0:
                 return TimedOut(None, 0, instance.base_time_ns)
             order = order_without(instance, dropped | {c})
             if instance.peak(order) <= peak:
                 best, peak, dropped = order, instance.peak(order), dropped | {c}
-                if progress is not None:
-                    progress(f"drop-largest: {len(dropped)} dropped, peak {peak} bytes")
+                task.progress(f"drop-largest: {len(dropped)} dropped, peak {peak} bytes")
         return task.answer(best) if peak <= task.limit_bytes else task.infeasible(best)
 
     def candidates(self, instance: Instance) -> list[int]:

@@ -172,6 +172,8 @@ def test_a_style_that_is_none_is_refused(chain: Path) -> None:
     error = refused(lambda: made.emit("jax", jax_style="explicitly"))  # type: ignore[arg-type]
     assert [d.code for d in error.diagnostics] == ["FB0707"]
     assert 'Did you mean "explicit"?' in str(error)
+    error = refused(lambda: made.emit("torhc"))  # type: ignore[arg-type]
+    assert [d.code for d in error.diagnostics] == ["FB0707"]
 
 
 def test_both_wordings_survive_copies() -> None:

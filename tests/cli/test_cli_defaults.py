@@ -11,6 +11,7 @@ import pytest
 from helpers.cli import Cli
 from helpers.paths import ROOT
 from remat_compile.cli.shared.defaults import SETTINGS, read_defaults
+from remat_compile.plans.options import OPTIONS
 
 PLAN = ROOT / "spec/conformance/valid/offload.fbir"
 
@@ -150,8 +151,11 @@ def test_nothing_that_runs_or_is_written_is_a_setting() -> None:
     assert "verify" not in SETTINGS["budget"].commands
 
 
-def test_the_docs_list_the_settings() -> None:
+def test_the_docs_list_the_options_and_settings() -> None:
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    for name, option in OPTIONS.items():
+        flag = (option.parameter or name).replace("_", "-")
+        assert not option.help or f"`--{flag}" in text, flag
     section = text[text.index("## Defaults from a file") :].partition("\n## ")[0]
     assert {key for key in SETTINGS if f"`{key}`" in section} == set(SETTINGS)
 

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.programs.hand_built import batch_norm_program, dropout_program, node, op
 from remat_compile.costs import load_device, roofline
-from remat_compile.costs._flops import flops_of
-from remat_compile.costs._shapes import shapes_of
+from remat_compile.costs._roofline import flops_of, shapes_of
 from remat_compile.ir.graph import Arg, Call, CNode, Graph, Ref, View
 from remat_compile.ir.program import Program
 from remat_compile.verifier import cost_assumptions

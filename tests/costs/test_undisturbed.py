@@ -40,16 +40,11 @@ def _two_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def test_threads_that_wait_for_each_other_do_not_count() -> None:
-    assert Kernel(1 * MS, 16 * MS).undisturbed_ns(16 * MS) == MS // 2
-
-
-def test_nor_does_waiting_for_a_part_of_the_time() -> None:
-    assert Kernel(6 * MS, 9 * MS).undisturbed_ns(9 * MS) == 3 * MS
-
-
-def test_nor_does_one_that_is_held_up_alone() -> None:
-    assert Kernel(1 * MS, 16 * MS, every=2).undisturbed_ns(16 * MS) == MS // 2
+@pytest.mark.parametrize(("alone", "spread", "every"), [(1, 16, 0), (6, 9, 0), (1, 16, 2)])
+def test_threads_that_wait_for_each_other_do_not_count(alone: int, spread: int, every: int) -> None:
+    """Nor does waiting for a part of the time, nor a run that is held up alone."""
+    kernel = Kernel(alone * MS, spread * MS, every)
+    assert kernel.undisturbed_ns(spread * MS) == alone * MS // 2
 
 
 @pytest.mark.parametrize("alone_ns", [8 * MS, 10 * MS, 11 * MS, 20 * MS])

@@ -56,11 +56,6 @@ def test_a_reader_moves_up_to_the_maker() -> None:
     assert order(4) == ["F1", "F2", "L", "B1", "B3", "B2", "B4"]
 
 
-def test_nothing_moves_once_the_time_is_over() -> None:
-    program = parse_program(TEXT.replace("SIZE", "4"))
-    assert gathered(program, program.schedules[0], pointwise, until=0.0) == program.schedules[0]
-
-
 def test_unless_the_peak_would_rise() -> None:
     assert order(2048) == ["F1", "F2", "L", "B1", "B2", "B3", "B4"]
 

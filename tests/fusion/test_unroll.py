@@ -249,10 +249,3 @@ def test_folding_never_takes_more() -> None:
         checked(program, again.program, again.schedule, seed)
         less += cnodes(made) != cnodes(schedule)
     assert less > 5
-
-
-def test_nothing_is_folded_once_the_time_is_over() -> None:
-    program = parse_program(GATED)
-    schedule = program.schedules[0]
-    made = folded(program, schedule, lambda c: pointwise(c.call.op), until=0.0)
-    assert cnodes(made) == cnodes(schedule)

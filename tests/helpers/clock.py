@@ -18,10 +18,9 @@ HANGS_S = 120.0
 
 _PATIENCE = {
     "planners.isolation.crew.START_S": HANGS_S,
-    "planners.isolation.planner_process.START_S": HANGS_S,
     "planners.auto.GRACE_S": HANGS_S,
     "planners.auto.QUICK_GRACE_S": HANGS_S,
-    "planners.hierarchy.jobs._GRACE_S": HANGS_S,
+    "planners.hierarchy.effort._GRACE_S": HANGS_S,
     "plans.run_planner.GRACE_S": HANGS_S,
 }
 """How long this package waits for those who are late, by the clock."""

@@ -23,15 +23,10 @@ from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
-    TimedOut,
     parse_planner,
 )
 
-PLANNERS = [
-    *("store-all", "periodic", "chen", "dtr"),
-    "periodic{segments=3}",
-    "dtr{scope=forward, rounds=3}",
-]
+PLANNERS = ("store-all", "periodic{segments=2}", "chen", "dtr{rounds=5}")
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")
 
 
@@ -42,25 +37,6 @@ def unplanned(program: Program) -> Trace:
 
 check = partial(matrix.check, prove=False)
 """The matrix proves the plans of all planners, under budgets of activations."""
-
-
-CELLS = [(kind, planner, graph) for kind in KINDS for planner in PLANNERS for graph in SMALL]
-
-
-@pytest.mark.parametrize(
-    ("kind", "planner", "graph"),
-    default_only(CELLS, [c for c in CELLS if c[2] in matrix.DIFFERENT]),
-)
-def test_plans_keep_their_word(kind: BudgetKind, planner: str, graph: str) -> None:
-    program = program_of(graph)
-    high = peak_bytes(unplanned(program), kind)
-    low = lower_bound_bytes(program, kind)[0]
-    for share in (1.0, 0.7, 0.4, 0.1):
-        budget = Budget(int(low + share * (high - low)), kind)
-        result = parse_planner(planner).plan(program, budget)
-        check(program, budget, result)
-        if share == 1.0 and planner in ("store-all", "dtr"):
-            assert isinstance(result, Optimal)
 
 
 @pytest.mark.parametrize("graph", default_only(SMALL, matrix.DIFFERENT))
@@ -153,15 +129,6 @@ def test_dtr_on_transformers_at_half_the_activations() -> None:
     assert result.gap < 0.10
 
 
-def test_a_time_limit_is_honoured_with_the_best_so_far() -> None:
-    program = transformer(4)
-    budget = Budget(unplanned(program).activation_peak_bytes // 2, "activation")
-    result = parse_planner("dtr").plan(program, budget, time_limit_s=0.0)
-    assert isinstance(result, TimedOut)
-    if result.schedule is not None:
-        assert simulate(program, result.schedule).activation_peak_bytes <= budget.bytes
-
-
 def test_periodic_runs_each_inner_cnode_twice_and_the_last_segment_once() -> None:
     program = chain(12)
     high = unplanned(program).activation_peak_bytes
@@ -177,22 +144,14 @@ def test_periodic_runs_each_inner_cnode_twice_and_the_last_segment_once() -> Non
     assert loss == 12
 
 
-@settings(max_examples=25)
-@given(st.integers(0, 10_000), st.integers(1, 18), st.sampled_from(KINDS), st.floats(0, 1))
-def test_random_graphs(seed: int, nodes: int, kind: BudgetKind, share: float) -> None:
-    program = random_dag(seed, nodes)
+STEPS = programs() | st.builds(random_dag, st.integers(0, 10_000), st.integers(1, 18))
+
+
+@settings(max_examples=40)
+@given(STEPS, st.sampled_from(KINDS), st.floats(0, 1))
+def test_plans_keep_their_word(program: Program, kind: BudgetKind, share: float) -> None:
     high = peak_bytes(unplanned(program), kind)
     low = lower_bound_bytes(program, kind)[0]
     budget = Budget(max(1, int(low + share * (high - low))), kind)
-    for planner in ("periodic{segments=2}", "chen", "dtr{rounds=5}"):
-        check(program, budget, parse_planner(planner).plan(program, budget))
-
-
-@settings(max_examples=25)
-@given(programs(), st.sampled_from(KINDS), st.floats(0, 1))
-def test_generated_programs(program: Program, kind: BudgetKind, share: float) -> None:
-    high = peak_bytes(unplanned(program), kind)
-    low = lower_bound_bytes(program, kind)[0]
-    budget = Budget(max(1, int(low + share * (high - low))), kind)
-    for planner in ("store-all", "periodic{segments=2}", "dtr{rounds=5}"):
+    for planner in PLANNERS:
         check(program, budget, parse_planner(planner).plan(program, budget))

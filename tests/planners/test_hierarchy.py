@@ -25,27 +25,19 @@ from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
 from helpers.planners.thesis_hilp import ThesisProgram
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
-from remat_compile.planners.hierarchy.partition.children import Limits, children_of
-from remat_compile.planners.hierarchy.partition.dominators import immediate_dominators
-from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
-from remat_compile.planners.hierarchy.partition.h_partition import h_partition
-from remat_compile.planners.hierarchy.partition.intervals import cheapest_cuts
-from remat_compile.planners.hierarchy.partition.level import Level, level_of
-from remat_compile.planners.hierarchy.partition.periods import (
-    Repeat,
-    longest_run,
-    runs_of,
+from remat_compile.planners.hierarchy.partition.children import (
+    Limits,
+    children_of,
 )
-from remat_compile.planners.hierarchy.partition.tree import Tree, tree_of
-from remat_compile.planners.hierarchy.quick import made_again, quick_orders
-from remat_compile.planners.hierarchy.reduced.offers import (
-    Offer,
+from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
+from remat_compile.planners.hierarchy.partition.h_partition import immediate_dominators
+from remat_compile.planners.hierarchy.partition.levels import Level, Tree, level_of, tree_of
+from remat_compile.planners.hierarchy.reduced.options import (
     offers_of,
-    pareto,
+    quick_orders,
 )
 from remat_compile.planners.hierarchy.reduced.prices import ChildPrices, prices_of
-from remat_compile.planners.hierarchy.reduced.rows import reduced_model
-from remat_compile.planners.hierarchy.reduced.solution import ReducedModel
+from remat_compile.planners.hierarchy.reduced.rows import ReducedModel, ReducedProgram
 from remat_compile.planners.hierarchy.reduced.solve_level import flattened
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.programs.solve_compact import is_valid
@@ -89,32 +81,6 @@ def test_dominators_are_those_of_the_definition(seed: int, n: int) -> None:
     assert immediate_dominators(before) == dominators_by_removal(before)
 
 
-def test_runs_are_found_at_once_and_apart() -> None:
-    assert longest_run("aaaa", "aaaa", 0, 4) == Repeat(0, 4, 1)
-    assert longest_run("abcd", "abcd", 0, 4) is None
-    text = "zabababyxxcdecdecdew"
-    assert runs_of(text, text, 4) == [Repeat(1, 7, 2), Repeat(10, 19, 3)]
-
-
-@settings(max_examples=60, derandomize=True)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=14), st.integers(1, 4), st.integers(0, 3))
-def test_cuts_are_the_cheapest(crossing: list[int], low: int, more: int) -> None:
-    n, high = len(crossing), low + max(more, low - 1)
-    best = None
-    for chosen in product((False, True), repeat=n - 1):
-        cuts = [i + 1 for i, cut in enumerate(chosen) if cut]
-        lengths = [b - a for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
-        if all(low <= k <= high for k in lengths[:-1]) and lengths[-1] <= high:
-            cost = sum(crossing[cut - 1] for cut in cuts)
-            best = cost if best is None else min(best, cost)
-    cuts_at = cheapest_cuts(crossing, low, high)
-    lengths = [b - a for a, b in zip([0, *cuts_at], [*cuts_at, n], strict=True)]
-    assert best is not None
-    assert all(low <= k <= high for k in lengths[:-1])
-    assert lengths[-1] <= high
-    assert sum(crossing[cut - 1] for cut in cuts_at) == best
-
-
 def holds_together(forward: ForwardGraph, groups: Sequence[Sequence[int]]) -> None:
     """A partition, each part convex, all in an order that respects every edge."""
     assert sorted(p for group in groups for p in group) == list(range(len(forward)))
@@ -135,16 +101,6 @@ def test_children_are_convex_few_and_in_order(
     assert len(groups) <= max(most, 3)
     assert len(groups) > 1 or len(forward) <= leaf
     assert groups == children_of(forward_of(program), Limits(most, leaf, kind))
-
-
-@settings(max_examples=80, derandomize=True)
-@given(STEPS, st.integers(2, 12))
-def test_candidates_of_h_partition_never_tie_a_knot(program: Program, most: int) -> None:
-    forward = forward_of(program)
-    groups = h_partition(forward, most, 16, len(forward))
-    if groups is not None:
-        holds_together(forward, groups)
-        assert len(groups) <= max(most, 1)
 
 
 GRAPHS: dict[str, Callable[[], Program]] = {
@@ -265,7 +221,7 @@ def test_the_program_finds_what_trying_everything_finds(name: str, solver: MilpS
     for share in (1.0, 0.9, 0.75, 0.6):
         limit = int(share * high)
         for correct in (False, True):
-            model = reduced_model(level, prices, limit, correct=correct)
+            model = ReducedProgram(level, prices, limit, correct=correct).model()
             answer = solver.solve(model.milp, 20.0)
             fastest = min(all_times(model, limit), default=None)
             if answer.point is None:
@@ -317,7 +273,7 @@ def same_as_the_thesis(
     limit = int(share * inst.peak(inst.capture))
     planned = False
     for saved in (None, limit // 2):
-        reduced = reduced_model(level, prices, limit, saved)
+        reduced = ReducedProgram(level, prices, limit, saved).model()
         runs = {(r.target, r.child, o) for rs in reduced.replays for r in rs for o in r.column}
         ours = solver.solve(reduced.milp, 60.0)
         theirs, free = (ThesisProgram(level, prices, limit, saved, some) for some in (runs, None))
@@ -372,7 +328,7 @@ def test_what_is_predicted_is_never_too_little(
     level = cut(mixed_dag(seed, nodes), (3, 3, 3))
     inst = level.instance
     limit = int(share * inst.peak(inst.capture))
-    model = reduced_model(level, priced(level, 3), limit, limit, correct=correct)
+    model = ReducedProgram(level, priced(level, 3), limit, limit, correct=correct).model()
     answer = solver.solve(model.milp, 10.0)
     if answer.point is not None and model.fits:
         order = model.order(answer.point)
@@ -391,7 +347,7 @@ def test_corrections_find_more(solver: MilpSolver) -> None:
     for share, only_then in ((0.85, False), (0.75, True)):
         limit = int(share * inst.peak(inst.capture))
         plain, corrected = (
-            solver.solve(reduced_model(level, prices, limit, correct=on).milp, 30.0)
+            solver.solve(ReducedProgram(level, prices, limit, correct=on).model().milp, 30.0)
             for on in (False, True)
         )
         assert corrected.point is not None
@@ -407,30 +363,20 @@ def test_less_saved_takes_longer(solver: MilpSolver) -> None:
     high = inst.peak(inst.capture)
     times = []
     for share in (1.0, 0.5, 0.3):
-        model = reduced_model(level, prices, high, int(share * high))
+        model = ReducedProgram(level, prices, high, int(share * high)).model()
         answer = solver.solve(model.milp, 10.0)
         assert answer.point is not None
         times.append(inst.time_ns(model.order(answer.point)))
     assert times[0] < times[1] < times[2]
 
 
-def test_offers_are_the_ends_and_what_is_far_apart() -> None:
-    inst = Instance.of(residual(6), "activation")
-    able = [c for c, ok in enumerate(inst.makable_C) if ok]
-    orders = [made_again(inst, able[:k]) for k in range(len(able) + 1)]
-    known = pareto(Offer.of(inst, order) for order in orders)
-    assert len(known) > 4
-    assert not any(a != b and a.is_no_worse(b) for a in known for b in known)
-    some = offers_of(inst, orders, 4)
-    assert len(some) == 4
-    assert {known[0], known[-1]} <= set(some)
-
-
 def test_work_is_bounded_besides_the_clock(solver: MilpSolver) -> None:
     """The same answer twice, well before the time limit."""
     level = cut(transformer(2), tuple([3] * 10))
     inst = level.instance
-    model = reduced_model(level, priced(level, 5), int(0.5 * inst.peak(inst.capture)), correct=True)
+    model = ReducedProgram(
+        level, priced(level, 5), int(0.5 * inst.peak(inst.capture)), correct=True
+    ).model()
     free = solver.solve(model.milp, 60.0)
     one, two = (solver.solve(model.milp, 60.0, most_checks=2) for _ in range(2))
     assert one.objective == two.objective

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, ClassVar
 
 import pytest
@@ -42,17 +41,12 @@ from remat_compile.planners import (
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.eviction.walk import Heuristic
-from remat_compile.planners.hierarchy import jobs
-from remat_compile.planners.hierarchy.effort import Effort
+from remat_compile.planners.hierarchy import effort as jobs
 from remat_compile.planners.hierarchy.hiremate import Hiremate
-from remat_compile.planners.hierarchy.partition.children import Limits
-from remat_compile.planners.hierarchy.partition.tree import tree_of
-from remat_compile.planners.hierarchy.quick import quick_orders
-from remat_compile.planners.hierarchy.search import Candidates
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.isolation.endings import Answered
 from remat_compile.planners.programs.answer import ProgramAnswer
-from remat_compile.planners.workers.local import LocalWorkers
+from remat_compile.planners.workers.pool import LocalWorkers
 
 QUICK = Hiremate(children=6, leaf=4, options=3, peaks=2, saves=2, processes=1)
 
@@ -185,12 +179,6 @@ def test_options_as_text() -> None:
         assert diagnostic.span is not None
 
 
-def test_a_budget_that_fits_anyway_and_none() -> None:
-    program = chain(9)
-    assert isinstance(QUICK.plan(program, None), Optimal)
-    assert isinstance(QUICK.plan(program, Budget(10**9, "device")), Optimal)
-
-
 @pytest.mark.parametrize("limit_s", [-1.0, 10 * HANGS_S])
 def test_no_job_is_begun_past_the_limit(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best so far, said so."""
@@ -216,42 +204,6 @@ def test_no_job_is_begun_past_the_limit(limit_s: float, monkeypatch: pytest.Monk
     assert not jobs_begun
 
 
-def test_no_class_is_filled_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes 40 of 100 units."""
-    tree = tree_of(Instance.of(unet(6), "activation"), Limits(3, 2, "intervals"))
-    assert len(tree.classes) > 4
-    unit_s, skip, filled = 10 * HANGS_S, skips(monkeypatch), list[Instance]()
-
-    def slow(instance: Instance) -> Iterator[Order]:
-        filled.append(instance)
-        skip(40 * unit_s)
-        yield instance.capture
-
-    monkeypatch.setattr("remat_compile.planners.hierarchy.effort.quick_orders", slow)
-    workers: Any = None
-    effort = Effort(tree, 2, 1, 2, None, workers, lambda line: None)
-    effort.fill(monotonic() + 100 * unit_s)
-    assert effort.late
-    assert filled == [part.instance for part in tree.classes[:3]]
-
-
-def test_nothing_is_begun_past_the_deadline() -> None:
-    """What improves a candidate takes long on large graphs."""
-    program = residual(4)
-    instance = Instance.of(program, "activation")
-    order = next(iter(quick_orders(instance)))
-    limit = instance.peak(instance.capture)
-    past = Candidates(instance, limit, monotonic() - 1.0, print)
-    assert past.offer(order, "first")
-    assert past.best == order  # as it came: a plan is better than none
-    assert past.late
-    assert not past.offer(instance.capture, "second")
-    in_time = Candidates(instance, limit, monotonic() + 60.0, print)
-    assert in_time.offer(order, "first")
-    assert in_time.best == instance.capture
-    assert not in_time.late
-
-
 def test_below_the_floor() -> None:
     program = encoder_decoder(4)
     floor = lower_bound_bytes(program, "activation")[0]
@@ -260,18 +212,6 @@ def test_below_the_floor() -> None:
     assert refused.min_budget is not None
     assert "held at step" in refused.why.notes[0].message
     assert isinstance(planned(QUICK, program, refused.min_budget), Feasible | Optimal)
-
-
-def test_one_giant_operator() -> None:
-    b = Builder("giant")
-    b.input("x", 10)
-    b.param("w", 10, "dw")
-    b.op(["x", "w"], [("y", "output", 10**12), ("p", "phantom", 10**11)], time=10**9)
-    b.loss(["y"], [("dy", 10**12)])
-    b.op(["dy", "p", "w"], [("dw", "param_grad", 10)], phase="bwd", time=10**9)
-    refused = planned(QUICK, b.program(), Budget(10**12, "activation"))
-    assert isinstance(refused, Infeasible)
-    assert refused.min_budget is not None
 
 
 def test_a_forward_in_pieces_that_never_meet() -> None:
@@ -387,29 +327,6 @@ def test_a_job_asks_nothing_past_its_limit(
     assert limits_s == pytest.approx([n * unit_s for n in (100, 60, 20)], abs=unit_s)
 
 
-def test_levels_are_solved_when_the_leaf_solver_is_given_up() -> None:
-    """All of a depth, as nothing of the leaf solver's is in them."""
-    tree = tree_of(Instance.of(unet(6), "activation"), Limits(3, 2, "intervals"))
-    asked: list[Any] = []
-
-    class Recording:
-        def map(self, given: list[Any], deadline: float) -> Iterator[jobs.PartOptions]:
-            for job in given:
-                asked.append(job)
-                failed = isinstance(job, jobs.PlannerJob)
-                yield jobs.PartOptions((), late=False, failure="failed" if failed else None)
-
-    workers: Any = Recording()
-    effort = Effort(tree, 2, 1, 2, Broken(), workers, lambda line: None)
-    effort.fill(inf)
-    effort.solve_leaves(inf)
-    effort.solve_levels(inf)
-    assert sum(isinstance(job, jobs.PlannerJob) for job in asked) == 2
-    levels = [part for part in tree.classes[:-1] if not part.is_leaf]
-    assert len(levels) > len({part.depth for part in levels})
-    assert sum(isinstance(job, jobs.GridJob) for job in asked) == len(levels)
-
-
 @pytest.mark.parametrize("solver", ["dtr{rounds=0}", "rk-checkmate{backward=false}", "store-all"])
 def test_any_planner_may_plan_the_leaves(solver: str) -> None:
     program = encoder_decoder(4)
@@ -420,16 +337,6 @@ def test_any_planner_may_plan_the_leaves(solver: str) -> None:
     check(program, budget, result)
     assert isinstance(result, Feasible | Optimal)
     assert not any("quick options for a part instead" in line for line in lines)
-
-
-def test_restarts_go_on_from_the_walks_as_if_they_were_one_search() -> None:
-    instance = Instance.of(transformer(2), "activation")
-    limit = (instance.peak(instance.capture) * 2) // 3
-    at_once, in_two = (Search(instance, limit, inf) for _ in range(2))
-    at_once.run(20, 0)
-    in_two.run(0, 0)
-    in_two.restart(20, 0)
-    assert at_once.best == in_two.best is not None
 
 
 def test_no_long_step_is_begun_for_which_there_is_no_time(
@@ -450,22 +357,3 @@ def test_no_long_step_is_begun_for_which_there_is_no_time(
     result = Hiremate().plan(program, budget, time_limit_s=600)
     assert isinstance(result, TimedOut)
     assert result.schedule is not None
-
-
-def test_no_order_is_looked_at_that_takes_longer_than_the_time_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    instance = Instance.of(chain(6), "activation")
-    skip = skips(monkeypatch)
-
-    def slow(instance: Instance, order: Order, *_: object) -> Order:
-        skip(200)
-        return order
-
-    monkeypatch.setattr("remat_compile.planners.hierarchy.search.keep_what_fits", slow)
-    candidates = Candidates(instance, 1 << 40, monotonic() + 300, lambda line: None)
-    assert candidates.offer(instance.capture, "one")
-    assert not candidates.late
-    candidates.offer(instance.capture, "another")
-    assert candidates.late
-    assert len(candidates.entries) == 1

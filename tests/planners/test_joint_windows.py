@@ -50,6 +50,7 @@ from remat_compile.planners.polish.window_rows import Detour
 from remat_compile.planners.polish.windows import JointWindows
 from remat_compile.planners.programs.events import Window
 from remat_compile.planners.programs.solve_compact import is_valid
+from remat_compile.planners.results import Task
 from remat_compile.planners.solvers import MilpSolver
 from remat_compile.plans.budget import Baseline
 from remat_compile.verifier import ProvenPlan, verify
@@ -83,7 +84,7 @@ def random_task(seed: int) -> tuple[CopyTask, PlanResult] | None:
     given = parse_planner(inner).plan(program, budget)
     if not isinstance(given, Feasible):
         return None
-    return CopyTask.of(program, budget, "test", monotonic() + ENDLESS_S), given
+    return CopyTask(Task.of(program, budget, "test", monotonic() + ENDLESS_S)), given
 
 
 def part_of(program: Program, part: float) -> Budget:
@@ -214,7 +215,7 @@ def test_the_program_finds_the_best_of_all_choices(rate: float, part: float, iss
     program = linked(chain(4, seed=2), rate)
     program = replace(program, target=replace(program.target, copy_issue_ns=issue))
     budget = part_of(program, part)
-    task = CopyTask.of(program, budget, "test", monotonic() + ENDLESS_S)
+    task = CopyTask(Task.of(program, budget, "test", monotonic() + ENDLESS_S))
     inst = task.instance
     given = parse_planner("offload-greedy").plan(program, budget)
     assert isinstance(given, Feasible)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -77,5 +78,6 @@ def test_a_large_graph_is_proven_without_its_look_ups(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run_planner, "LARGE", len(program.graph.cnodes))
     again = Attempt(program, Dtr(rounds=0), budget, 10, Phases()).prove(schedule, None, "dtr")
     assert forgotten == [program.graph]
-    assert again == few
+    bound_ns = few.lower_bound_ns  # how far it is looked for depends on the clock
+    assert replace(again, lower_bound_ns=bound_ns) == few
     assert 0 < again.activation_peak_bytes <= budget.bytes

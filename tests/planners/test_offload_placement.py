@@ -24,6 +24,7 @@ from remat_compile.planners.offload.copies.place import (
     within,
 )
 from remat_compile.planners.offload.copies.task import CopyTask
+from remat_compile.planners.results import Task
 
 
 def test_waits_stand_as_late_as_they_may() -> None:
@@ -134,7 +135,7 @@ def test_the_time_of_what_does_not_fit_is_not_told() -> None:
     """Also where the best plan is faster anyway, so that none of its schedules is simulated."""
     program = linked(chain(6), 0.5)
     budget = share(program, 0.5)
-    task = CopyTask.of(program, budget, "test", float("inf"))
+    task = CopyTask(Task.of(program, budget, "test", float("inf")))
     order = task.instance.capture
     assert task.try_gaps(order, task.gaps(order)) is not None
     best = task.best

@@ -21,9 +21,8 @@ from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.leaf_program import program_of_part
 from remat_compile.planners.hierarchy.partition.children import Limits
 from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
-from remat_compile.planners.hierarchy.partition.level import Level, level_of
-from remat_compile.planners.hierarchy.partition.tree import PartClass, tree_of
-from remat_compile.planners.hierarchy.quick import made_again, quick_orders
+from remat_compile.planners.hierarchy.partition.levels import Level, PartClass, level_of, tree_of
+from remat_compile.planners.hierarchy.reduced.options import made_again, quick_orders
 from remat_compile.planners.hierarchy.reduced.prices import prices_of
 from remat_compile.planners.hierarchy.reduced.solve_level import flattened
 from remat_compile.planners.instance import Instance, Order

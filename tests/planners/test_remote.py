@@ -35,7 +35,7 @@ from remat_compile.planners import (
 )
 from remat_compile.planners.baselines.periodic import Periodic
 from remat_compile.planners.eviction.dtr import Dtr
-from remat_compile.planners.isolation.crew import run_planner_apart
+from remat_compile.planners.isolation.crew import is_foreign, is_portable, run_planner_apart
 from remat_compile.planners.isolation.endings import (
     Answered,
     Ending,
@@ -44,10 +44,11 @@ from remat_compile.planners.isolation.endings import (
     Overdue,
     PlannerRefused,
     Unloadable,
+    decode,
+    decode_ending,
+    encode,
     run_here,
 )
-from remat_compile.planners.isolation.planner_process import is_foreign, is_portable
-from remat_compile.planners.isolation.results import decode, decode_ending, encode
 from remat_compile.plans.budget import parse_budget
 from remat_compile.plans.request import PlanRequest
 from remat_compile.plans.run_planner import Phases
@@ -190,9 +191,10 @@ import os, sys, time
 sys.path[:] = {path!r}
 from bad_plugin import Bad
 from helpers.planners.graphs import chain
-from remat_compile.planners.isolation import planner_process
-planner_process.START_S = {start_s}
-planner_process.PlannerProcess(Bad({how!r}, {note!r}), chain(4), None, 0.5, print, patience_s=3.0)
+from remat_compile.planners.isolation import crew
+crew.START_S = {start_s}
+runs = crew.Crew(chain(4), None, print)
+runs.start(Bad({how!r}, {note!r}), "", 0.5, 3.0, in_process=True)
 while not os.path.exists({note!r}): time.sleep(0.05)
 time.sleep(0.2)
 os._exit(0)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
 from helpers.clock import HANGS_S, skips
-from remat_compile.planners.isolation.frames import receive, send
-from remat_compile.planners.isolation.process import ProcessEnded, WorkProcess
+from remat_compile.planners.isolation.process import WorkProcess, receive, send
 from remat_compile.planners.solvers import SOLVERS, MilpBuilder, MilpSolver
 from remat_compile.planners.solvers.milp import Milp
 
 HANGING = """
 import time
-from remat_compile.planners.isolation.serve import serve
 def solve(head, arrays, say):
     import numpy as np
     last = {"last": True, "status": "feasible"} if head.get("options") else {}
@@ -27,7 +25,6 @@ def solve(head, arrays, say):
     print("what a library prints does not spoil the answers")
     while not last:
         time.sleep(600)
-serve(solve)
 """
 
 
@@ -111,7 +108,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that tells one point, and then never answers, unless it has an option."""
     (tmp_path / "hanging_solver.py").write_text(HANGING, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(SOLVERS, "hanging", "hanging_solver")
+    monkeypatch.setitem(SOLVERS, "hanging", "hanging_solver:solve")
 
 
 @pytest.mark.usefixtures("hanging")
@@ -140,24 +137,13 @@ def test_a_solver_that_overruns_is_killed_and_leaves_its_best(
 
 
 @pytest.mark.usefixtures("hanging")
-def test_a_solver_ends_with_the_process_that_asked() -> None:
-    inbox: SimpleQueue[object] = SimpleQueue()
-    process = WorkProcess("hanging_solver", inbox.put, first={"time_limit_s": 60})
-    inbox.get(timeout=HANGS_S)  # it is at work
-    assert process._process.stdin is not None
-    process._process.stdin.close()
-    assert inbox.get(timeout=HANGS_S) == ProcessEnded("exit code 0")
-
-
-@pytest.mark.usefixtures("hanging")
 def test_a_solver_loads_no_module_of_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
-    inbox: SimpleQueue[object] = SimpleQueue()
-    process = WorkProcess("hanging_solver", inbox.put, first={"time_limit_s": 60})
-    inbox.get(timeout=HANGS_S)  # it is at work
+    process = WorkProcess("hanging_solver:solve", first={"time_limit_s": 60})
+    process.inbox.get(timeout=HANGS_S)  # it is at work
     process.kill()
     assert not (tmp_path / "ran").exists()
 
@@ -187,20 +173,19 @@ def test_planners_do_not_load_a_solver() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_messages_survive_the_wire(tmp_path: Path) -> None:
-    path = tmp_path / "message"
-    arrays = {"a": np.arange(3, dtype=np.int32), "b": np.array([0.5, np.inf])}
-    with path.open("wb") as out:
-        send(out, {"bound": -float("inf"), "text": "ü\n"}, arrays)
-        send(out, {"last": True})
-        out.write(b'{"cut off": 1')
-    with path.open("rb") as source:
-        first = receive(source)
-        assert first is not None
-        assert first[0] == {"bound": -float("inf"), "text": "ü\n"}
-        assert all(np.array_equal(first[1][name], arrays[name]) for name in arrays)
+def test_messages_survive_the_wire() -> None:
+    arrays = {"a": np.arange(3, dtype=np.int32), "b": np.array([0.5, np.inf]), "none": np.zeros(0)}
+    source, sink = Pipe(duplex=False)
+    with source, sink:
+        send(sink, {"bound": -float("inf"), "text": "ü\n"}, arrays)
+        head, got = receive(source)
+        assert head == {"bound": -float("inf"), "text": "ü\n"}
+        assert all(np.array_equal(got[name], arrays[name]) for name in arrays)
+        send(sink, {"last": True})
         assert receive(source) == ({"last": True}, {})
-        assert receive(source) is None
+        sink.send_bytes(b'{"cut off": 1')
+        with pytest.raises(ValueError, match="Expecting"):
+            receive(source)
 
 
 def test_an_interrupt_kills_the_solver(hanging: None) -> None:

@@ -33,7 +33,6 @@ from remat_compile.ir.analysis.treewidth import (
 )
 from remat_compile.ir.graph import ANodeKind
 from remat_compile.ir.program import Budget, BufferBinding, Program
-from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.planners import Feasible, Infeasible, Optimal, TimedOut, parse_planner
 from remat_compile.planners.eviction.separator_order import (
@@ -113,24 +112,6 @@ def test_decompositions_are_such_and_separators_balanced(
     assert tree.size == len(graph)
     depth = is_separated(graph, set(range(len(graph))), tree)
     assert depth <= log2(max(1, len(graph))) + 1
-
-
-@pytest.mark.parametrize("elimination", ELIMINATIONS)
-@pytest.mark.parametrize(
-    ("width", "size", "edges"),
-    [
-        (0, 4, set()),
-        (1, 9, {(v, v + 1) for v in range(8)}),
-        (1, 15, {((v - 1) // 2, v) for v in range(1, 15)}),
-        (2, 8, {(v, (v + 1) % 8) for v in range(8)}),
-        (5, 6, {(u, v) for u, v in product(range(6), repeat=2) if u < v}),
-        (3, 24, {(v, v + 3) for v in range(21)} | {(v, v + 1) for v in range(24) if v % 3 < 2}),
-    ],
-    ids=["no edge", "path", "tree", "cycle", "clique", "grid of 3 x 8"],
-)
-def test_known_widths(elimination: str, width: int, size: int, edges: set[tuple[int, int]]) -> None:
-    decomposition = tree_decomposition(graph_of(size, edges), elimination)  # type: ignore[arg-type]
-    assert decomposition.width == width
 
 
 def tree_of(needs: Prerequisites) -> Separated:
@@ -281,25 +262,6 @@ def test_every_order_is_a_valid_plan(graph: str, backward: bool) -> None:
             assert all(runs[c] == 1 for c in once)
 
 
-def test_what_stays_is_asked_for_once() -> None:
-    """A normalisation may run again, but its pending contents are those of the first time; a
-    gradient of a parameter and what only the loss makes stay in any case."""
-    instance = Instance.of(stochastic(2), "activation")
-    needs = Prerequisites.of(instance)
-    index = {name: c for c, name in enumerate(instance.names_C)}
-    loss = instance.loss
-    # F0 and F3 normalise, F1 and F4 draw, F2 reads an updated buffer and F5 writes the result.
-    assert [instance.names_C[c] for c in needs.done_C[loss]] == ["F0", "F2", "F3", "F4", "F5"]
-    assert needs.held_C[loss] == ()
-    assert loss in needs.done_C[index["B7"]]
-    assert [instance.names_C[c] for c in needs.held_C[index["F5"]]] == ["F4"]
-    assert index["F2"] in needs.done_C[index["F3"]]
-    assert needs.bytes_C[index["F0"]] == 256 + 8
-    assert needs.bytes_C[index["F2"]] == 0
-    assert not Prerequisites.of(instance, backward=False).bytes_C[index["B7"]]
-    assert needs.bytes_C[index["B7"]] == 256
-
-
 @pytest.mark.parametrize("plain", [40, 60, 90])
 def test_the_recursion_ends_where_a_plain_order_fits(plain: int) -> None:
     """So it takes no more than that, and less time for more."""
@@ -362,38 +324,11 @@ def test_more_memory_is_less_time_and_so_is_what_fits(graph: str) -> None:
     assert alone == sorted(alone, reverse=True)
 
 
-def test_random_numbers_are_drawn_in_order() -> None:
-    program = stochastic(5)
-    least = Twremat().plan(program, Budget(1, "activation"))
-    assert isinstance(least, Infeasible)
-    plan = Twremat().plan(program, least.min_budget)
-    assert isinstance(plan, Feasible)
-    steps = [s.cnode for s in plan.schedule.steps if isinstance(s, Compute)]
-    tokens = [c.name for c in program.graph.cnodes if c.token]
-    assert [c for c in dict.fromkeys(steps) if c in tokens] == tokens
-    assert any(steps.count(c) > 1 for c in tokens)
-
-
 def test_no_time_is_a_value() -> None:
     """With a graph whose decomposition alone would take minutes."""
     for program in (chain(8), random_dag(8, 300)):
         late = Twremat().plan(program, Budget(700, "activation"), time_limit_s=0.0)
         assert late == TimedOut(None, 0, Instance.of(program, "activation").base_time_ns)
-
-
-def test_a_decomposition_can_be_stopped_at_each_vertex() -> None:
-    class Stop(Exception):
-        pass
-
-    left = [5]
-
-    def stop() -> None:
-        left[0] -= 1
-        if not left[0]:
-            raise Stop
-
-    with pytest.raises(Stop):
-        tree_decomposition(graph_of(9, {(v, v + 1) for v in range(8)}), "fill", stop)
 
 
 def test_options_and_progress() -> None:

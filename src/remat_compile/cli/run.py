@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,8 +22,6 @@ from .shared.terminal import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..capture.lowered import Exported
     from ..plans.compare.step import StepReport
     from ..plans.jax.run import JaxReport
@@ -103,13 +100,21 @@ def command(
         check_output(values, "tensors", reads)
     if profile is not None:
         check_output(profile, "picture", reads)
-    asked = _Asked(spec, options, repeats, profile)
-    proven, exported, report = _run(read, asked, quiet)
-    status = 0 if _is_equal(proven, report) and report.measured_bytes <= _bound(proven) else 1
+    proven, exported, report = _run(read, spec, options, repeats, profile, quiet)
+    assert proven.proven is not None
+    bound = proven.proven.device_bytes
+    status = 0 if _is_equal(proven, report) and report.measured_bytes <= bound else 1
     if format == "json":
-        _print_object(proven, report)
+        print_object(
+            "run",
+            proven_bytes=bound,
+            predicted_bytes=proven.peak_bytes,
+            predicted_time_s=proven.time_s,
+            report=report,
+            assuming=[a.text for a in proven.assuming],
+        )
     else:
-        _print(proven, report)
+        _print(proven, report, bound)
     if values is not None:
         write_step_values(proven.program, proven.schedule, exported, values, reads)
     for written in filter(None, (profile, values)):
@@ -117,17 +122,10 @@ def command(
     return status
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A run that was asked for, and the place of its profile."""
-
-    spec: str
-    options: ModelOptions
-    repeats: int
-    profile: str | None
-
-
-def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepReport]:
+def _run(
+    plan: Plan, spec: str, options: ModelOptions, repeats: int, profile: str | None, quiet: bool
+) -> tuple[Plan, Exported, StepReport]:
+    """The proven plan, its model, and one step beside ordinary autograd; writes the profile."""
     from ..plans.bind import bind
     from ..plans.files.recorded import load_as_planned
     from ..plans.link.other_link import link_of_device
@@ -135,32 +133,26 @@ def _run(plan: Plan, asked: _Asked, quiet: bool) -> tuple[Plan, Exported, StepRe
     with progress(quiet=quiet) as say:
         say("proving the plan")
         proven = plan.trusted()
-        say(f"capturing {asked.spec}")
-        source = load_as_planned(plan.program, asked.spec, asked.options)
+        say(f"capturing {spec}")
+        source = load_as_planned(plan.program, spec, options)
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
         from ..plans.compare.step import compare_step
 
-        report = compare_step(proven, compiled, source.exported, asked.repeats)
-        if asked.profile is not None:
+        report = compare_step(proven, compiled, source.exported, repeats)
+        if profile is not None:
+            from ..plans.compare.profile import measured_steps
+            from ..plans.files.files import write_text
+            from ..report.trace import trace_json
+
             say("measuring each computation")
-            _write_profile(proven, compiled, source.exported, asked.repeats, asked.profile)
+            steps = measured_steps(proven, compiled, source.exported, repeats)
+            write_text(profile, trace_json(proven._subject, steps))
     other = link_of_device(proven, source.exported.device)
     here = () if other is None else (other,)
     print_warnings((*source.warnings, *source.exported.warnings, *here))
     return proven, source.exported, report
-
-
-def _write_profile(
-    plan: Plan, compiled: nn.Module, exported: Exported, repeats: int, output: str
-) -> None:
-    from ..plans.compare.profile import measured_steps
-    from ..plans.files.files import write_text
-    from ..report.trace import trace_json
-
-    measured = measured_steps(plan, compiled, exported, repeats)
-    write_text(output, trace_json(plan._subject, measured))
 
 
 def _is_equal(plan: Plan, report: StepReport) -> bool:
@@ -170,22 +162,6 @@ def _is_equal(plan: Plan, report: StepReport) -> bool:
     if report.bit_equal or not has_regions(plan.program):
         return report.bit_equal
     return report.max_difference <= rounding(plan.program)
-
-
-def _bound(plan: Plan) -> int:
-    assert plan.proven is not None
-    return plan.proven.device_bytes
-
-
-def _print_object(plan: Plan, report: StepReport) -> None:
-    print_object(
-        "run",
-        proven_bytes=_bound(plan),
-        predicted_bytes=plan.peak_bytes,
-        predicted_time_s=plan.time_s,
-        report=report,
-        assuming=[a.text for a in plan.assuming],
-    )
 
 
 def _gap(plan: Plan, report: StepReport) -> list[str]:
@@ -209,11 +185,10 @@ def _gap(plan: Plan, report: StepReport) -> list[str]:
     ]
 
 
-def _print(plan: Plan, report: StepReport) -> None:
+def _print(plan: Plan, report: StepReport, bound: int) -> None:
     from .shared.verdicts import assuming_lines
     from .show import traffic
 
-    bound = _bound(plan)
     rows: list[tuple[Any, ...]] = [
         ("", "proven", "predicted", "measured", "ordinary autograd"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -24,12 +24,11 @@ from ..ir.program import Header, Program, Target
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
 from ..operators.callable import check_operators
-from ..operators.executor import check_values
-from ..operators.instances import plain_mode
-from ._stores import LayoutStore, RealRun, Store
-from ._symbolic import Corners, Point, at_least, bound
+from ..operators.executor import check_values, ones, result_names
+from ..operators.instances import Instances, plain_mode
+from ._symbolic import Corners, Point, at_least, bound, materialise
 from .measured_link import with_measured_link
-from .meter import Meter, Sample
+from .meter import Meter, Sample, without_data
 
 
 def measured(
@@ -60,32 +59,60 @@ def measured(
         hold = _fits(program, device) if hold_tensors is None else hold_tensors
         state = get_rng_state(device)
         try:
-            return _run(program, values, time_limit_s, hold, hold_tensors is None)
+            return _MeasuringRun(program, values, time_limit_s, hold).result()
+        except torch.OutOfMemoryError:
+            if not hold or hold_tensors:
+                raise
+            return _MeasuringRun(program, values, time_limit_s, False).result()
         finally:
             set_rng_state(state, device)
 
 
-def _run(
-    program: Program,
-    values: Mapping[str, Tensor],
-    time_limit_s: float,
-    hold: bool,
-    may_change: bool,
-) -> Program:
-    try:
-        return _MeasuringRun(program, values, time_limit_s, hold).result()
-    except torch.OutOfMemoryError:
-        if not (hold and may_change):
-            raise
-    return _MeasuringRun(program, values, time_limit_s, False).result()
+class Store:
+    """Storages that a measuring run keeps between cNodes, in the order of capture: real tensors, or
+    only their layouts.
 
+    With `hold` every cNode runs, a signature seen before unmeasured. Else, for steps that do not
+    fit the device, a signature runs once, on tensors made for it; others take over the layouts of
+    its results. `layouts` has the current instances by name.
+    """
 
-@dataclass
-class _Costs:
-    """Measurements of one run so far, by cNode and aNode name."""
+    def __init__(self, program: Program, values: Mapping[str, Tensor], *, hold: bool):
+        self._program, self._values, self._hold = program, values, hold
+        kept = values if hold else {name: without_data(value) for name, value in values.items()}
+        self.layouts = Instances(program.graph, program.sample, kept)
 
-    sizes: dict[str, Expr]
-    cnodes: dict[str, CNode]
+    def run(self, c: CNode, execution: int, meter: Meter, *, keep: bool) -> Sample:
+        key = meter.signature(c, execution, self.layouts)
+        sample, results = meter.samples.get(key), None
+        if sample is None:
+            instances = self.layouts
+            if not self._hold:
+                bases = self._program.graph.reads(c, execution)
+                instances = materialise(self._program, instances, bases, self._values, meter.device)
+            sample, results = meter.measure(c, execution, instances)
+            meter.samples[key] = sample
+        elif keep and self._hold:
+            results = meter.run(c, self.layouts)
+        if keep:
+            self._put(c, results if self._hold and results is not None else sample.results)
+        return sample
+
+    def loss(self, c: CNode) -> None:
+        """Enters what the loss gives: tangents of the step's results."""
+        program = self._program
+        results = {name: self.layouts[name] for name in result_names(program)}
+        device = program.header.device if self._hold else "meta"
+        tangents = ones(program, self.layouts.env, device)(results)
+        for name in c.results:
+            self.layouts.put(name, tangents[name])
+
+    def _put(self, c: CNode, results: Sequence[Tensor | None]) -> None:
+        if c.is_accumulate:
+            self.layouts.drop(c.call.refs()[0])
+        for name, result in zip(c.writes, results, strict=True):
+            if name is not None and result is not None:
+                self.layouts.put(name, result)
 
 
 class _MeasuringRun:
@@ -99,9 +126,10 @@ class _MeasuringRun:
         self.device = torch.device(program.header.device)
         granularity = program.target.granularity_bytes
         self.meter = Meter(self.device, granularity, time_limit_s, _caches(program, self.device))
-        self.store: Store = (RealRun if hold else LayoutStore)(program, values)
+        self.store = Store(program, values, hold=hold)
         self.corners = Corners(program, self.meter, _available_bytes(self.device) // 2)
-        self.costs = _Costs({}, {})
+        self.sizes: dict[str, Expr] = {}
+        self.cnodes: dict[str, CNode] = {}
         self.derived: dict[str, set[str | Call]] = {}
         self.same = equal_views(program.graph, identities(program.graph))
 
@@ -114,7 +142,7 @@ class _MeasuringRun:
             elif graph.cnode[step.cnode].is_loss:
                 self.store.loss(graph.loss)
                 self.derived.clear()  # the backward is a function of its own
-                self.costs.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
+                self.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
             else:
                 self._measure(graph.cnode[step.cnode])
         header = replace(
@@ -128,10 +156,9 @@ class _MeasuringRun:
     def _filled(self, header: Header) -> Program:
         graph = self.program.graph
         anodes = tuple(
-            replace(a, size=self.costs.sizes[a.name]) if a.name in self.costs.sizes else a
-            for a in graph.anodes
+            replace(a, size=self.sizes[a.name]) if a.name in self.sizes else a for a in graph.anodes
         )
-        cnodes = tuple(self.costs.cnodes[c.name] for c in graph.cnodes)
+        cnodes = tuple(self.cnodes[c.name] for c in graph.cnodes)
         filled = replace(graph, anodes=anodes, cnodes=cnodes)
         return replace(self.program, graph=filled, header=header, proven=())
 
@@ -141,10 +168,10 @@ class _MeasuringRun:
         if c.is_accumulate:
             # Its storage is that of the sum so far, and it works in place.
             (name,), into = c.results, c.call.refs()[0]
-            self.costs.sizes[name] = self._size(into)
+            self.sizes[name] = self._size(into)
             workspace: Expr = Const(first.workspace_bytes)
             time_ns = first.time_ns + deriving_ns
-            self.costs.cnodes[c.name] = replace(c, workspace=workspace, time_ns=time_ns)
+            self.cnodes[c.name] = replace(c, workspace=workspace, time_ns=time_ns)
             return
         samples = self.corners.measure(c, 1, self.store.layouts, first)
         self._correct_sizes(c, samples)
@@ -156,8 +183,8 @@ class _MeasuringRun:
             workspace, time_ns = self._workspace(c, samples), again.time_ns + deriving_ns
             costed = self._with_replay(costed, workspace, time_ns)
         if c.token is not None:
-            self.costs.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
-        self.costs.cnodes[c.name] = costed
+            self.sizes[c.token] = Const(get_rng_state(self.device).nbytes)
+        self.cnodes[c.name] = costed
 
     def _deriving_ns(self, c: CNode) -> int:
         """The time of the views that `c` is the first to read: the code that runs derives a view
@@ -203,7 +230,7 @@ class _MeasuringRun:
             if any(evaluate(size, env) != real for env, real in points):
                 low = {s.name: s.low for s in self.program.symbols}
                 fitted = bound(points, self._candidates(c))
-                self.costs.sizes[name] = at_least(fitted, least, low)
+                self.sizes[name] = at_least(fitted, least, low)
 
     def _workspace(self, c: CNode, samples: Sequence[tuple[Mapping[str, int], Sample]]) -> Expr:
         points: list[Point] = [(env, sample.workspace_bytes) for env, sample in samples]
@@ -214,7 +241,7 @@ class _MeasuringRun:
         return [self._size(name) for name in (*c.results, *graph.reads(c))]
 
     def _size(self, name: str) -> Expr:
-        return self.costs.sizes.get(name, self.program.graph.anode[name].size)
+        return self.sizes.get(name, self.program.graph.anode[name].size)
 
 
 def _caches(program: Program, device: torch.device) -> StepCaches | None:

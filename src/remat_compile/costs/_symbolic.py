@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import assert_never
 
+import torch
 from torch import Tensor
 
 from ..ir.diagnostics import fail
@@ -28,8 +29,7 @@ from ..ir.expr import (
 from ..ir.graph import CNode
 from ..ir.program import Program
 from ..operators.instances import Instances
-from ._stores import layouts_at, materialise
-from .meter import Meter, Sample
+from .meter import Meter, Sample, with_data
 
 _MOST_POINTS = 24
 
@@ -97,6 +97,37 @@ def _line(points: Sequence[tuple[int, int]]) -> tuple[int, int]:
     slopes |= {-(-(v - w) // (k - m)) for k, v in points for m, w in points if k > m and v > w}
     lines = [(slope, max(0, *(v - slope * k for k, v in points))) for slope in slopes]
     return min(lines, key=lambda line: (line[0] * n + line[1], line[0]))
+
+
+def materialise(
+    program: Program,
+    layouts: Instances,
+    bases: Iterable[str],
+    values: Mapping[str, Tensor],
+    device: torch.device,
+) -> Instances:
+    """Real tensors for the aNodes `bases`: the caller's own, others filled."""
+    tensors = {
+        name: values[name] if name in values else with_data(layouts[name], device) for name in bases
+    }
+    return Instances(program.graph, layouts.env, tensors)
+
+
+def layouts_at(
+    program: Program, sample: Instances, bases: Iterable[str], env: Mapping[str, int]
+) -> Instances:
+    """The layouts of the aNodes `bases` at another assignment of the symbols: dense, with
+    the axes in the order they have in memory at the sample."""
+    layouts = {}
+    for name in bases:
+        tensor = sample[name]
+        node = program.graph.anode[name]
+        shape = [evaluate(extent, env) for extent in node.shape]
+        strides = tensor.stride()
+        order = sorted(range(len(shape)), key=strides.__getitem__, reverse=True)
+        dense = torch.empty([shape[axis] for axis in order], dtype=tensor.dtype, device="meta")
+        layouts[name] = dense.permute([order.index(axis) for axis in range(len(shape))])
+    return Instances(program.graph, env, layouts)
 
 
 class Corners:

@@ -182,36 +182,28 @@ def _parse(text: str, file: str) -> Device:
     name = reader.take("name", True)
     if name is not None and (not isinstance(name, str) or not name):
         reader.report(f"`name` is {name!r}, not a text")
-    memory = reader.quantity("memory")
-    host = reader.quantity("host_memory", required=False)
-    granularity = reader.number("granularity", 1)
-    bandwidth = reader.quantity("memory_bandwidth", per_second=True)
-    d2h = reader.quantity("d2h", per_second=True, required=False)
-    h2d = reader.quantity("h2d", per_second=True, required=False)
-    both = reader.quantity("both", per_second=True, required=False)
-    latency_us, issue_us = reader.copy_us("copy_latency_us"), reader.copy_us("copy_issue_us")
-    launch_us = reader.number("launch_overhead_us", 0)
-    flops = reader.flops()
+    granularity = reader.number("granularity", 1) or 0
+    device = Device(
+        str(name),
+        reader.quantity("memory") or 0,
+        int(granularity),
+        reader.quantity("memory_bandwidth", per_second=True) or 0,
+        round(1000 * (reader.number("launch_overhead_us", 0) or 0)),
+        reader.flops(),
+        reader.quantity("host_memory", required=False),
+        d2h := reader.quantity("d2h", per_second=True, required=False),
+        h2d := reader.quantity("h2d", per_second=True, required=False),
+        both := reader.quantity("both", per_second=True, required=False),
+        round(1000 * reader.copy_us("copy_latency_us")),
+        round(1000 * reader.copy_us("copy_issue_us")),
+    )
     reader.check_unknown()
-    if granularity is not None and granularity != int(granularity):
+    if granularity != int(granularity):
         reader.report(f"`granularity` is {granularity}, not a whole number of bytes")
     rates = (d2h or 0, h2d or 0)
     if both is not None and not max(rates) <= both <= sum(rates):
         hint = f"the directions alone move {rates[0]} and {rates[1]} B/s: measure with both busy"
         reader.report(f"`both` is {both} B/s, less than one direction or more than two", hint)
-    if reader.problems or not (memory and granularity and bandwidth) or launch_us is None:
+    if reader.problems:
         raise FBError(reader.problems, usage=True)
-    return Device(
-        str(name),
-        memory,
-        int(granularity),
-        bandwidth,
-        round(launch_us * 1000),
-        flops,
-        host,
-        d2h,
-        h2d,
-        both,
-        round(latency_us * 1000),
-        round(issue_us * 1000),
-    )
+    return device

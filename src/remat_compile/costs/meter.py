@@ -28,12 +28,12 @@ from ..operators.instances import (
     prepared,
     run_cnode,
 )
-from ._shapes import value_of
+from ._roofline import value_of
 
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 30
 _MOST_COLD = 12
-"""Where caches are left as a step does, which takes longer than most operators."""
+"""Limit where caches are left as a step does, which takes longer than most operators."""
 _ENOUGH_S = 0.02
 
 

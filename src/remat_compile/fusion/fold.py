@@ -23,7 +23,7 @@ from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import Sizes
 from .gather import freed_early
-from .walk import is_plain, is_within, peaks_of
+from .walk import Liveness, is_plain, is_within, peaks_of
 
 MOST_AGAIN = 12
 """Computations that are made again for one value, what it is made of included."""
@@ -56,7 +56,7 @@ def folded(
 
 
 def _touching(graph: Graph) -> dict[str, set[str]]:
-    """By aNode the cNodes that make or read it."""
+    """The cNodes that make or read each aNode."""
     touching: dict[str, set[str]] = {a.name: set() for a in graph.anodes}
     for c in graph.cnodes:
         for name in (*c.results, *graph.reads(c)):
@@ -127,17 +127,11 @@ class _Fold:
                 yield index
 
     def _live_before(self, end: int) -> set[str]:
-        live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        caller = (a.name for a in self.graph.anodes if a.kind in CALLER_KINDS)
+        now = Liveness(self.graph, caller)
         for step in self.steps[:end]:
-            if isinstance(step, Compute):
-                c = self.graph.cnode[step.cnode]
-                if c.is_accumulate:
-                    live.discard(self.graph.reads(c)[0])
-                dropped = {r for r in c.results if self.graph.anode[r].kind == "phantom"}
-                live |= {*c.results} - (dropped if step.nosave else set())
-            elif isinstance(step, Free):
-                live.discard(step.anode)
-        return live
+            now.step(step)
+        return now.live
 
     def _make(self, c: CNode, live: set[str], again: list[Step], temporary: list[str]) -> bool:
         """Return whether `c` can be run with what is `live`, after what else is run `again` for

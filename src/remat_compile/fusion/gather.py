@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from math import inf
 from time import monotonic
 
@@ -32,42 +33,17 @@ def gathered(
     the device and of the activations, bytes; left out: those of `schedule`). `schedule` must be
     valid. Each move is simulated; none is tried after `until` (of `time.monotonic`)."""
     fusible = {c.name for c in program.graph.cnodes if c.token is None and may_fuse(c)}
-    gathering = _Gathering(program, schedule, peaks or peaks_of(program, schedule), until)
-    for index in range(len(schedule.steps)):
-        place = _place(program.graph, gathering.steps, index, fusible)
-        if place is not None:
-            steps = gathering.steps
-            gathering.attempt(
-                [*steps[:place], steps[index], *steps[place:index], *steps[index + 1 :]]
-            )
-    for index in reversed(range(len(schedule.steps))):
-        moved = _later(program.graph, gathering.steps, index, fusible)
-        if moved is not None:
-            gathering.attempt(moved)
-    return replace(schedule, steps=tuple(freed_early(program.graph, gathering.steps)))
-
-
-class _Gathering:
-    """The steps as they are so far."""
-
-    def __init__(
-        self,
-        program: Program,
-        schedule: Schedule,
-        peaks: Peaks,
-        until: float,
-    ):
-        self.program, self.peaks, self.until = program, peaks, until
-        self.steps = list(schedule.steps)
-        self.tries = 0
-
-    def attempt(self, steps: list[Step]) -> None:
-        """Takes other steps if they are valid and within the peaks."""
-        if self.tries == MOST_TRIES or monotonic() > self.until:
-            return
-        self.tries += 1
-        if is_within(self.peaks, self.program, steps):
-            self.steps = steps
+    peaks = peaks or peaks_of(program, schedule)
+    steps, tries = list(schedule.steps), 0
+    places = range(len(steps))
+    for move, index in (*product([_earlier], places), *product([_later], reversed(places))):
+        moved = move(program.graph, steps, index, fusible)
+        if moved is None or tries == MOST_TRIES or monotonic() > until:
+            continue
+        tries += 1
+        if is_within(peaks, program, moved):
+            steps = moved
+    return replace(schedule, steps=tuple(freed_early(program.graph, steps)))
 
 
 def _later(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> list[Step] | None:
@@ -102,9 +78,9 @@ def _later(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> li
     return None
 
 
-def _place(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> int | None:
-    """Where the step at `index` may stand earlier, after a run of what may be fused too; None
-    where it stands there already, or where what lies between is needed before it."""
+def _earlier(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> list[Step] | None:
+    """The steps with that at `index` earlier, after a run of what may be fused too; None where it
+    stands there already, or where what lies between is needed before it."""
     step = steps[index]
     if not isinstance(step, Compute) or step.cnode not in fusible:
         return None
@@ -118,7 +94,8 @@ def _place(graph: Graph, steps: list[Step], index: int, fusible: set[str]) -> in
                     return None
                 made = _after_maker(graph, steps, place, reads)
                 later = (i for i in range(made, index) if not isinstance(steps[i], Free))
-                return next(later)  # after what is freed there
+                at = next(later)  # after what is freed there
+                return [*steps[:at], step, *steps[at:index], *steps[index + 1 :]]
             case Compute(name):
                 other = graph.cnode[name]
                 if other.is_loss or not (reads | results).isdisjoint(other.results):

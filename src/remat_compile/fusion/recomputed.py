@@ -26,8 +26,8 @@ def recomputation_shares(
     price: Price,
     prepare: Prepare | None = None,
 ) -> dict[str, float]:
-    """By forward cNode of `graph`: what making its results again takes in a program that was
-    fused from it, over the cNode's own time; the most, where several do. What has no price is
+    """The time, by forward cNode of `graph`, that making its results again takes in a program that
+    was fused from it, over the cNode's own time; the most, where several do. What has no price is
     left out.
 
     `origin` says of what in `graph` a new name is another instance. `prepare` is given the cNodes

@@ -12,16 +12,16 @@ fused that would exceed a given peak, nor what `price` does not find faster.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..ir.graph import CNode
+from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
-from .graph import with_fused
-from .region import CallsTime, Prepare, Price, Priced, RunMember, fused_cnode, price_key
-from .walk import Peaks, RunWalk, in_common, is_plain, peaks_of
+from .region import CallsTime, Prepare, Price, Priced, RunMember, fused_cnode, price_key, with_fused
+from .walk import Liveness, Peaks, is_plain, peaks_of
 
 MOST_CALLS = 64
 """In one region: a kernel of more reads too much at once, and takes long to compile."""
@@ -137,39 +137,52 @@ class Fusing:
         return self._asked(self._candidates(decisions.alone), decisions)
 
     def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
-        """With the cNodes of which prices are to be asked, which are told before."""
+        """Runs with the cNodes of which prices are to be asked, which are told before."""
         asked = [(run, self._as_kernel(run, decisions)) for run in runs]
         self.prepare([c for _, c in asked if c is not None and price_key(c) not in self.prices])
         return asked
 
     def _candidates(self, alone: set[tuple[str, int]]) -> Iterator[_FusedRun]:
         """The longest runs of executions that may be fused, frees between them included."""
-        walk = RunWalk(self.graph, self.steps)
+        now = Liveness(self.graph)
+        touched: set[str] = set()  # what the run at hand has made or freed
         members: list[RunMember] = []
         start = end = 0
         for index, step in enumerate(self.steps):
             if isinstance(step, Free):
-                walk.free(step.anode)
+                touched.add(step.anode)
                 end = index + 1 if members else end
+                now.step(step)
                 continue
-            member = walk.member(index, step) if isinstance(step, Compute) else None
-            fits = (
-                member is not None
-                and member.cnode.name in self.fusible
-                and (member.cnode.name, member.execution) not in alone
-            )
-            if not fits or walk.meets(member) or len(members) == MOST_CALLS:
+            member = self._member(index, step, now.executions, alone)
+            made = set() if member is None else {*member.cnode.results}
+            meets = not (made.isdisjoint(now.live) and made.isdisjoint(touched))
+            if member is None or meets or len(members) == MOST_CALLS:
                 if members:
                     yield _FusedRun(start, end, tuple(members))
                 members = []
-                walk.begin()
-            if fits and member is not None and not walk.meets(member):
+                touched.clear()
+            if member is not None and made.isdisjoint(now.live):
                 start = start if members else index
                 members.append(member)
                 end = index + 1
-            walk.step(step, member)
+            now.step(step)
+            if isinstance(step, Compute):
+                c = self.graph.cnode[step.cnode]
+                touched.update(c.results_at(now.executions[c.name]))
+                touched.update(self.graph.reads(c)[:1] if c.is_accumulate else ())
         if members:
             yield _FusedRun(start, end, tuple(members))
+
+    def _member(
+        self, index: int, step: Step, executions: Counter[str], alone: set[tuple[str, int]]
+    ) -> RunMember | None:
+        """The execution at this step; None where it may not be fused."""
+        if not isinstance(step, Compute) or step.cnode not in self.fusible:
+            return None
+        n = executions[step.cnode] + 1
+        own = self.graph.cnode[step.cnode]
+        return None if (step.cnode, n) in alone else RunMember(own, n, index)
 
     def _as_kernel(self, run: _FusedRun, decisions: _Decisions) -> CNode | None:
         """The run as one cNode, which is to be priced; None where it cannot or need not be one."""
@@ -199,7 +212,7 @@ class Fusing:
         members = run.members
         inside = range(1, len(members))
         changes = [i for i in inside if members[i].cnode.phase != members[i - 1].cnode.phase]
-        common = in_common(members, self.graph)
+        common = _in_common(members, self.graph)
         at = (
             changes[0]
             if changes
@@ -232,22 +245,10 @@ class Fusing:
 
     def _exported(self, run: _FusedRun) -> set[str]:
         """Return the aNodes that the run makes and leaves alive."""
-        alive: set[str] = set()
+        now = Liveness(self.graph)
         for step in self.steps[run.start : run.end]:
-            match step:
-                case Free(name):
-                    alive.discard(name)
-                case Compute(name, nosave):
-                    results = self.graph.cnode[name].results
-                    if self.graph.cnode[name].is_accumulate:
-                        alive.discard(self.graph.reads(self.graph.cnode[name])[0])
-                    alive.update(r for r in results if not nosave or not self._is_phantom(r))
-                case _:
-                    raise AssertionError(step)
-        return alive
-
-    def _is_phantom(self, name: str) -> bool:
-        return self.graph.anode[name].kind == "phantom"
+            now.step(step)
+        return now.live
 
     # -- one writer for each aNode -----------------------------------------------------
 
@@ -340,3 +341,15 @@ class Fusing:
         ]
         decisions.cut.update(wrong)
         return bool(wrong)
+
+
+def _in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:
+    """Return for each place how many aNodes both sides read or make."""
+    touched = [{*m.cnode.results, *graph.reads(m.cnode)} for m in members]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for place, names in enumerate(touched):
+        for name in names:
+            first.setdefault(name, place)
+            last[name] = place
+    return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]

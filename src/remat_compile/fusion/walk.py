@@ -1,17 +1,17 @@
-"""Liveness along a schedule, and the aNodes that a run has touched, step by step; and which
-computations may be in one."""
+"""Peaks and liveness of a schedule, and which computations may be fused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from ..ir.diagnostics import FBError
 from ..ir.graph import Atom, CNode, Graph, View
 from ..ir.program import Program
-from ..ir.schedule import Compute, Schedule, Step
+from ..ir.schedule import Compute, Free, Schedule, Step
 from ..ir.semantics.simulate import simulate
 from ..operators import effects
-from .region import RunMember, views_to
+from .region import views_to
 
 Peaks = tuple[int, int]
 """Bytes: of the device, and of the activations."""
@@ -32,46 +32,29 @@ def is_within(peaks: Peaks, program: Program, steps: Sequence[Step]) -> bool:
     return device <= peaks[0] and activation <= peaks[1]
 
 
-class RunWalk:
-    """Liveness, and what the run at hand has ended, as the steps go by."""
+class Liveness:
+    """The aNodes in memory as the steps go by, and how often each cNode has run."""
 
-    def __init__(self, graph: Graph, steps: Sequence[Step]):
+    def __init__(self, graph: Graph, live: Iterable[str] = ()):
         self.graph = graph
-        self.executions: dict[str, int] = {}
-        self.live: set[str] = set()
-        self.touched: set[str] = set()
+        self.live = set(live)
+        self.executions: Counter[str] = Counter()
 
-    def begin(self) -> None:
-        self.touched.clear()
-
-    def free(self, name: str) -> None:
-        self.live.discard(name)
-        self.touched.add(name)
-
-    def member(self, index: int, step: Compute) -> RunMember:
-        c = self.graph.cnode[step.cnode]
-        return RunMember(c, self.executions.get(c.name, 0) + 1, index)
-
-    def meets(self, member: RunMember | None) -> bool:
-        """Return whether it makes what is alive, or what the run has made or freed before."""
-        made = () if member is None else member.cnode.results
-        return any(name in self.live or name in self.touched for name in made)
-
-    def step(self, step: Step, member: RunMember | None) -> None:
-        if member is None or not isinstance(step, Compute):
-            if not isinstance(step, Compute) and step.copies == "h2d":
+    def step(self, step: Step) -> None:
+        match step:
+            case Free(name):
+                self.live.discard(name)
+            case Compute(name, nosave):
+                c = self.graph.cnode[name]
+                self.executions[name] += 1
+                results = c.results_at(self.executions[name])
+                if c.is_accumulate:
+                    self.live.discard(self.graph.reads(c)[0])
+                self.live.difference_update(results)
+                anode = self.graph.anode
+                self.live.update(r for r in results if not nosave or anode[r].kind != "phantom")
+            case _ if step.copies == "h2d":
                 self.live.add(step.anode)
-            return
-        c, n = member.cnode, member.execution
-        self.executions[c.name] = n
-        results = c.results_at(n)
-        self.touched.update(results)
-        if c.is_accumulate:
-            self.live.discard(self.graph.reads(c)[0])
-            self.touched.add(self.graph.reads(c)[0])
-        kept = [r for r in results if not step.nosave or self.graph.anode[r].kind != "phantom"]
-        self.live.difference_update(results)
-        self.live.update(kept)
 
 
 def is_plain(c: CNode, graph: Graph) -> bool:
@@ -93,15 +76,3 @@ def _casts(view: View) -> bool:
     """Return whether it reads the bytes of its base as another type."""
     values = (*view.call.args, *(value for _, value in view.call.kwargs))
     return any(isinstance(value, Atom) and value.kind == "dtype" for value in values)
-
-
-def in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:
-    """Return for each place how many aNodes both sides read or make."""
-    touched = [{*m.cnode.results, *graph.reads(m.cnode)} for m in members]
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for place, names in enumerate(touched):
-        for name in names:
-            first.setdefault(name, place)
-            last[name] = place
-    return [sum(first[n] < at <= last[n] for n in first) for at in range(len(members))]

@@ -13,9 +13,8 @@ from ..ir.program import Budget, Program
 from .bounds.time_bounds import TimeBounds
 from .contract import Planner, PlanResult, Progress, makes_copies
 from .eviction.dtr import Dtr
-from .isolation.crew import Crew, Ended
+from .isolation.crew import Crew, Ended, is_foreign, is_portable
 from .isolation.endings import Answered, Failed, NoResult, Overdue, PlannerRefused, Unloadable
-from .isolation.planner_process import is_foreign, is_portable
 from .polish.polish import Polish
 from .portfolio.members import (
     LARGE,
@@ -31,7 +30,8 @@ from .portfolio.members import (
 from .portfolio.race import Accept, PlanRace
 from .registry import format_planner
 from .results import check_budget, kind_of
-from .workers.addresses import engine_at, given_workers, where_it_runs, wrong_address
+from .workers.addresses import given_workers, where_it_runs, wrong_address
+from .workers.pool import engine_at
 
 MOST_IDLE_POLISHES = 4
 """The search ends after this many polishes in a row without a better plan."""

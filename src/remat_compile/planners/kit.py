@@ -18,6 +18,7 @@ from .contract import (
 from .instance import Instance, Order, order_without
 from .registry import format_planner
 from .results import Task
+from .search import SearchPlanner
 from .spelling.options import checked
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Program",
     "Progress",
     "Schedule",
+    "SearchPlanner",
     "Task",
     "TimedOut",
     "Trace",

@@ -13,7 +13,7 @@ from ..ir.program import Budget, Program
 from ..ir.schedule import Compute, Schedule
 from ..ir.semantics.simulate import Trace, simulate
 from ..ir.text.printer import format_step
-from .contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
+from .contract import Feasible, Infeasible, Optimal, PlanResult, Progress, TimedOut
 from .instance import Instance, Order
 
 _SHOWN = 8
@@ -40,6 +40,10 @@ def kind_of(budget: Budget | None) -> BudgetKind:
     return "activation" if budget is not None and budget.kind == "activation" else "device"
 
 
+def silent(line: str) -> None:
+    """Progress that nobody is told of."""
+
+
 @dataclass(frozen=True)
 class Task:
     """A program and a budget, with what every answer about them needs.
@@ -53,11 +57,24 @@ class Task:
     instance: Instance
     deadline: float = inf
     """On the monotonic clock."""
+    progress: Progress = silent
 
     @staticmethod
-    def of(program: Program, budget: Budget | None, planner: str, deadline: float = inf) -> Task:
+    def of(
+        program: Program,
+        budget: Budget | None,
+        planner: str,
+        deadline: float = inf,
+        progress: Progress | None = None,
+    ) -> Task:
         check_budget(budget)
-        return Task(program, budget, planner, Instance.of(program, kind_of(budget)), deadline)
+        instance = Instance.of(program, kind_of(budget))
+        return Task(program, budget, planner, instance, deadline, progress or silent)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self.deadline - monotonic())
 
     @property
     def limit_bytes(self) -> int:

@@ -9,12 +9,11 @@ from fractions import Fraction
 from typing import Literal
 
 from ..ir.analysis.liveness import floor_bytes
-from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget, Program
-from ..ir.schedule import Schedule
 from ..ir.semantics.simulate import simulate
 from ..ir.units import format_bytes
+from ..report.subject import store_all
 
 __all__ = [
     "Baseline",
@@ -77,9 +76,7 @@ class Baseline:
 
     @staticmethod
     def of(program: Program) -> Baseline:
-        order = capture_order(program.graph)
-        steps = frees_after_last_use(program.graph, order)
-        trace = simulate(program, Schedule("store_all", "store-all", steps))
+        trace = simulate(program, store_all(program))
         return Baseline(
             trace.peak_bytes,
             trace.activation_peak_bytes,

@@ -23,8 +23,7 @@ from ..planners.registry import format_planner
 from ..version import __version__
 from .budget import Baseline, resolve_budget
 from .compare.graph import graph_differences
-from .files.plan_text import PlanText
-from .plan import Plan
+from .plan import Plan, PlanText
 from .store import Store, digest
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from ..ir.semantics.simulate import simulate
 from ..ir.terminal import printable
 from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files.files import write_bytes, write_text
-from .files.plan_text import PlanText
 from .messages.summary import summary
 from .options import Emitted, JaxStyle, ProofKeywords, named_keywords
 from .prove import (
@@ -47,6 +46,19 @@ if TYPE_CHECKING:
     from .files.files import FileRead
 
 REPR_WIDTH = 120
+
+
+@dataclass(frozen=True, eq=False)
+class PlanText:
+    """The text that a graph and a schedule were read from: the checker reads it itself."""
+
+    graph: Graph
+    schedule: Schedule
+    text: str
+
+    def is_of(self, program: Program, schedule: Schedule) -> bool:
+        """Return whether they are still what was read."""
+        return self.graph is program.graph and self.schedule is schedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from ..planners.contract import (
     TimedOut,
     makes_copies,
 )
-from ..planners.isolation.crew import run_planner_apart
+from ..planners.isolation.crew import is_foreign, is_portable, run_planner_apart
 from ..planners.isolation.endings import (
     Answered,
     Ending,
@@ -37,7 +37,6 @@ from ..planners.isolation.endings import (
     PlannerRefused,
     Unloadable,
 )
-from ..planners.isolation.planner_process import is_foreign, is_portable
 from ..planners.registry import format_planner
 from .budget import Baseline
 from .messages.progress import Progress, Say

@@ -14,7 +14,7 @@ from ..ir.units import format_bytes, format_ns
 from .charts.charts import charts, stretch_moments
 from .charts.drawing import TENSORS_PER_MOMENT, Stretch
 from .charts.rollup import (
-    ModuleTime,
+    TimeSpent,
     by_module,
     by_operator,
 )
@@ -166,7 +166,7 @@ def _operators(subject: Subject, drawn: bool) -> Iterator[str]:
         yield chart("operators", "Time by operator, recomputation highlighted")
     rows = [
         (
-            shown(t.operator),
+            shown(t.name),
             t.first_runs,
             _time(t.first_ns, subject),
             t.again_runs,
@@ -192,7 +192,7 @@ def _modules(subject: Subject) -> Iterator[str]:
     yield f'<div class="tree">{_branch(root, root, left, is_open=True)}</div></section>'
 
 
-def _branch(node: ModuleTime, root: ModuleTime, left: list[int], *, is_open: bool = False) -> str:
+def _branch(node: TimeSpent, root: TimeSpent, left: list[int], *, is_open: bool = False) -> str:
     left[0] -= 1
     head = f"{escape(shown(node.name, 60))}{_node_figures(node, root)}"
     parts = node.ranked()[:MOST_PARTS] if left[0] > 0 else []
@@ -204,10 +204,11 @@ def _branch(node: ModuleTime, root: ModuleTime, left: list[int], *, is_open: boo
     return f"<details{' open' if is_open else ''}><summary>{head}</summary>{inside}</details>"
 
 
-def _node_figures(node: ModuleTime, root: ModuleTime) -> str:
+def _node_figures(node: TimeSpent, root: TimeSpent) -> str:
     """Time and share, as text and as a bar; counts where there are no times."""
     if not root.total_ns:
-        return f'<span class="took">{node.runs} runs, {node.again_runs} again</span>'
+        count = node.first_runs + node.again_runs
+        return f'<span class="took">{count} runs, {node.again_runs} again</span>'
     first, again = (200 * ns / root.total_ns for ns in (node.first_ns, node.again_ns))
     more = f' <span class="again">+{format_ns(node.again_ns)} again</span>' if node.again_ns else ""
     bars = (

@@ -6,35 +6,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
-from remat_compile.planners.solvers.process import Processes, Running, Worker
-
-
-class _Kept(Processes):
-    def __init__(self) -> None:
-        self.idle: dict[str, list[Running]] = defaultdict(list)
-
-    def take(self, module: str) -> Running:
-        while self.idle[module]:
-            running = self.idle[module].pop()
-            if running.process.is_running:
-                return running
-        return super().take(module)
-
-    def leave(self, module: str, running: Running) -> None:
-        self.idle[module].append(running)
+from remat_compile.planners.isolation.process import WorkProcess
+from remat_compile.planners.solvers.solve import Worker
 
 
 @contextmanager
 def kept_processes() -> Iterator[None]:
     """Inside, workers leave their processes to those that come after them."""
-    kept = _Kept()
+    idle: dict[str, list[WorkProcess]] = defaultdict(list)
+    start = Worker.start
+
+    def kept(self: Worker) -> WorkProcess:
+        while idle[self.target]:
+            process = idle[self.target].pop()
+            if process.is_running:
+                return process
+        return start(self)
+
     with pytest.MonkeyPatch.context() as patch:
-        for user in ("solvers.solve", "programs.moccasin"):
-            patch.setattr(f"remat_compile.planners.{user}.Worker", partial(Worker, processes=kept))
+        patch.setattr(Worker, "start", kept)
+        patch.setattr(Worker, "leave", lambda self, process: idle[self.target].append(process))
         yield
-    for running in (r for idle in kept.idle.values() for r in idle):
-        running.process.kill()
+    for process in (process for some in idle.values() for process in some):
+        process.kill()

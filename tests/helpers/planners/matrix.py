@@ -38,7 +38,7 @@ from remat_compile.planners import (
     parse_planner,
 )
 from remat_compile.planners.eviction.dtr import Dtr
-from remat_compile.planners.isolation.planner_process import is_foreign
+from remat_compile.planners.isolation.crew import is_foreign
 from remat_compile.plans.budget import Baseline
 from remat_compile.plans.run_planner import ask
 from remat_compile.verifier import ProvenPlan, verify

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from remat_compile.planners.chains.stages import cost_of, needed_at_start
-from remat_compile.planners.hierarchy.partition.level import Level
+from remat_compile.planners.hierarchy.partition.levels import Level
 from remat_compile.planners.hierarchy.reduced.prices import ChildPrices, Way
 from remat_compile.planners.solvers.milp import Milp, MilpBuilder, Terms, merged
 

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar
 
 from ..graph import CALLER_KINDS, Graph
 from ..schedule import Compute, Free
 from ..semantics.simulate import KEPT_KINDS
+
+K = TypeVar("K", bound=Hashable)
+
+
+def least_first(before: Mapping[K, Collection[K]], key: Callable[[K], Any]) -> list[K]:
+    """The nodes, each behind all that `before` names for it: of those that may come next the least
+    by `key`, and of equal ones the least itself. Nodes on a circle, or behind one, are left out.
+    O(E log N)."""
+    followers: dict[K, list[K]] = defaultdict(list)
+    for node, others in before.items():
+        for other in others:
+            followers[other].append(node)
+    waits = {node: len(others) for node, others in before.items()}
+    ready = [(key(node), node) for node, count in waits.items() if not count]
+    heapify(ready)
+    order: list[K] = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        for other in followers[node]:
+            waits[other] -= 1
+            if not waits[other]:
+                heappush(ready, (key(other), other))
+    return order
 
 
 def capture_order(graph: Graph) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
-from time import monotonic
 from typing import ClassVar
 
 from ..eviction.segments import (
@@ -13,16 +12,14 @@ from ..eviction.segments import (
     segment_order,
 )
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
 )
 
 
 @dataclass(frozen=True)
-class Chen:
+class Chen(SearchPlanner):
     """Chen et al. 2016: about the square root of L equal segments, the best number on a
     homogeneous chain (Shilova 2021, section 2.1); the rest as `periodic`. Linear time."""
 
@@ -30,15 +27,7 @@ class Chen:
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "Chen et al. 2016; Shilova 2021, 2.1"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, self.name, monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         length = len(forward_cnodes(instance))
         count = isqrt(max(0, length - 1)) + 1

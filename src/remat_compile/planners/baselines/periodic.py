@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isqrt
-from time import monotonic
 from typing import ClassVar
 
 from ..eviction.segments import (
@@ -15,20 +14,17 @@ from ..eviction.segments import (
     segment_order,
 )
 from ..kit import (
-    Budget,
     Instance,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 
 
 @dataclass(frozen=True)
-class Periodic(Checked):
+class Periodic(SearchPlanner):
     """Shilova 2021, section 2.1: `segments` equal segments, what crosses them kept.
 
     Without `segments`, each number from 1 to twice the square root of the number of
@@ -42,15 +38,7 @@ class Periodic(Checked):
     segments: int | None = at_least(1, None)
     by: Weight | None = None
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         return task.best_of(self._orders(task.instance))
 
     def _orders(self, instance: Instance) -> Iterator[Order]:

@@ -6,31 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
 )
 
 
 @dataclass(frozen=True)
-class StoreAll:
+class StoreAll(SearchPlanner):
     """The unplanned step: nothing is recomputed. Linear time. Optimal where it fits."""
 
     name: ClassVar[str] = "store-all"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "baseline: the unplanned step"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, self.name)
+    def search(self, task: Task) -> PlanResult:
         order = task.instance.capture
         if task.instance.peak(order) > task.limit_bytes:
             return task.infeasible(order)

@@ -116,18 +116,27 @@ def chain_from_stages(
     """The chain with these stages of the forward, joined where they must be. `lasting`
     aNodes are permanent too."""
     while True:
-        made = _ForwardCut(instance, stages, lasting)
+        made = ForwardCut(instance, stages, lasting)
         joined = made.joined()
         if len(joined) == len(stages):
-            return made.chain()
+            return Chain(*made.fields())
         stages = joined
 
 
-class _ForwardCut:
+ChainFields = tuple[
+    Instance,
+    tuple[tuple[int, ...], ...],
+    tuple[tuple[int, ...], ...],
+    tuple[frozenset[int], ...],
+    dict[int, int],
+]
+
+
+class ForwardCut:
     """A forward cut into stages; finds what crosses, and where the cut is too fine."""
 
     def __init__(
-        self, instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int]
+        self, instance: Instance, stages: Sequence[Sequence[int]], lasting: Collection[int] = ()
     ):
         self.instance = instance
         self.stages = [list(cs) for cs in stages]
@@ -142,7 +151,7 @@ class _ForwardCut:
                 if a in self.readers:
                     self.readers[a].add(i)
         self.permanent = self._permanent() | set(lasting)
-        home_A = {a: self._home(a) for a in self.made_in if a not in self.permanent}
+        home_A = {a: self.home(a) for a in self.made_in if a not in self.permanent}
         self.backward_stage = backward_stages(instance, self.stage_C, home_A)
 
     def _permanent(self) -> set[int]:
@@ -157,7 +166,7 @@ class _ForwardCut:
                         permanent.add(a)
         return permanent
 
-    def _home(self, a: int) -> int:
+    def home(self, a: int) -> int:
         """The latest stage whose backward finds `a` at hand."""
         i = self.made_in[a]
         return i + 1 if i + 1 in self.readers[a] else i
@@ -176,7 +185,7 @@ class _ForwardCut:
             for a in self.instance.reads_C[c]:
                 if a in self.made_in and a not in self.permanent:
                     i = self.made_in[a]
-                    if not i <= b <= self._home(a):
+                    if not i <= b <= self.home(a):
                         spans.append((min(i, b), max(i, b)))
         for low, high in spans:
             tie[low] = max(tie[low], high)
@@ -189,7 +198,12 @@ class _ForwardCut:
             reach = max(reach, tie[i])
         return joined
 
-    def chain(self) -> Chain:
+    def crosses(self, a: int, i: int) -> bool:
+        """True if a value that stage i makes crosses to another."""
+        return i + 1 in self.readers[a]
+
+    def fields(self) -> ChainFields:
+        """Those of a `Chain`."""
         inst = self.instance
         n = self.loss_stage + 1
         backward: list[list[int]] = [[] for _ in range(n)]
@@ -198,9 +212,9 @@ class _ForwardCut:
                 backward[self.backward_stage[c]].append(c)
         cross: list[set[int]] = [set() for _ in range(n)]
         for a, i in self.made_in.items():
-            if a not in self.permanent and i + 1 in self.readers[a]:
+            if a not in self.permanent and self.crosses(a, i):
                 cross[i].add(a)
-        return Chain(
+        return (
             inst,
             (*(tuple(cs) for cs in self.stages), (inst.loss,)),
             tuple(tuple(cs) for cs in backward),

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     Instance,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
 from .answer import refuse
 from .chain import Chain
@@ -38,7 +34,7 @@ _MOST_ENTRIES = 50_000_000
 
 
 @dataclass(frozen=True)
-class Multichain:
+class Multichain(SearchPlanner):
     """Shilova 2021, Theorem 3: optimal for join graphs of homogeneous chains.
 
     Every block of a tower counts as one step of equal time and size, and each number of
@@ -50,15 +46,7 @@ class Multichain:
     applicability: ClassVar[str] = "join"
     source: ClassVar[str] = "Shilova 2021, chapter 1, Theorem 3"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         towers = towers_of(task.instance)
@@ -68,8 +56,7 @@ class Multichain:
         if states(lengths) * (sum(lengths) + 2 * len(lengths) + 2) > _MOST_ENTRIES:
             why = f"{len(lengths)} towers of {lengths} blocks need too large a table"
             return refuse(task, "a few short towers", why)
-        if progress is not None:
-            progress(f"{self.name}: towers of {lengths} blocks")
+        task.progress(f"{self.name}: towers of {lengths} blocks")
         try:
             table = MultiChain(lengths, deadline=task.deadline)
         except DeadlinePassed:

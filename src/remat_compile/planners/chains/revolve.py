@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar, Literal
 
 from ..kit import (
-    Budget,
     NotApplicable,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .answer import (
     order_of,
     persistent_answer,
@@ -29,7 +25,7 @@ from .stages import Stage
 
 
 @dataclass(frozen=True)
-class Revolve(Checked):
+class Revolve(SearchPlanner):
     """Griewank and Walther 2000: only inputs of blocks are kept, and each block runs again
     just before its backward.
 
@@ -44,15 +40,7 @@ class Revolve(Checked):
     costs: Literal["measured", "equal"] = "measured"
     slots: int = at_least(1, 500)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         stages = saving_stages(task)
         if isinstance(stages, NotApplicable):
             return stages

@@ -8,16 +8,14 @@ from time import monotonic
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     Order,
     PlanResult,
-    Program,
     Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from ..workers.addresses import where_it_runs, wrong_address
 from ..workers.pool import Workers, workers_of
 from .answer import (
@@ -58,7 +56,7 @@ _MOST_STAGES = 200
 
 
 @dataclass(frozen=True)
-class Rockmate(Checked):
+class Rockmate(SearchPlanner):
     """Zhao 2024, chapter 2: each unique block is solved for `peaks` times `saves` budgets
     with the compact integer program, in `processes` of their own (none: one per core) or by
     `workers` of a cluster (dask://HOST:PORT), and Rk-Rotor chooses an option for every block of
@@ -80,16 +78,9 @@ class Rockmate(Checked):
 
     check_options = staticmethod(wrong_address)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def search(self, task: Task) -> PlanResult:
         start = monotonic()
-        task = Task.of(program, budget, format_planner(self), start + time_limit_s)
+        limit_s, report = task.left_s, task.progress
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         chain = chain_for(task.instance, _MOST_STAGES)
@@ -99,12 +90,13 @@ class Rockmate(Checked):
         fitting: list[Order] = []
         least: list[Order] = []
         late = False
-        report = progress or (lambda line: None)
         try:
             with workers_of(self.workers, self.processes, report) as workers:
                 for k, blocks in enumerate(chains, 1):
-                    share = _FOR_BLOCKS * time_limit_s * k / len(chains)
-                    options_N, cut_short = self._options(blocks, start + share, workers, report)
+                    share = _FOR_BLOCKS * limit_s * k / len(chains)
+                    options_N, cut_short = self._options(
+                        blocks, start + share, workers, task.progress
+                    )
                     late = late or cut_short
                     stages = stages_of(blocks, options_N)
                     order = first_fit(task, persistent_orders(task, stages, self.slots))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     NotApplicable,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .answer import persistent_answer, saving_stages
 
 
 @dataclass(frozen=True)
-class Rotor(Checked):
+class Rotor(SearchPlanner):
     """Shilova 2021, Theorem 6: each block of the chain keeps all that its backward reads, or
     nothing but its input.
 
@@ -32,15 +28,7 @@ class Rotor(Checked):
     source: ClassVar[str] = "Shilova 2021, Theorem 6"
     slots: int = at_least(1, 500)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         stages = saving_stages(task)
         if isinstance(stages, NotApplicable):
             return stages

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     NotApplicable,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .answer import (
     Slots,
     answer_or_refuse,
@@ -38,7 +34,7 @@ _LEAST_SLOTS = 20
 
 
 @dataclass(frozen=True)
-class RotorFloating(Checked):
+class RotorFloating(SearchPlanner):
     """Shilova 2021, Theorem 5: as `rotor`, but a checkpoint may be given up for a later one.
 
     The better of this program and of `rotor`'s. O(N^4 slots) for N blocks, with fewer
@@ -50,15 +46,7 @@ class RotorFloating(Checked):
     source: ClassVar[str] = "Shilova 2021, Theorem 5"
     slots: int = at_least(1, 500)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         stages = saving_stages(task)
         if isinstance(stages, NotApplicable):
             return stages

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar, Literal
 
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .search import Search
 
 
 @dataclass(frozen=True)
-class Dtr(Checked):
+class Dtr(SearchPlanner):
     """Kirisame et al. 2021, walked over the captured order with the future known.
 
     `scope` says what may be computed again: results of the `forward`, or `all` (none:
@@ -43,19 +39,11 @@ class Dtr(Checked):
         """For each walk in turn: True if results of the backward may be recomputed."""
         return {"forward": (False,), "all": (True,), None: (False, True)}[self.scope]
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        search = Search(instance, task.limit_bytes, task.deadline, self.scopes, progress)
+        search = Search(instance, task.limit_bytes, task.deadline, self.scopes, task.progress)
         search.walks, search.seed = self.walks, self.seed
         search.run(self.rounds, self.seed)
         if search.best is not None and not search.late:

@@ -43,7 +43,7 @@ class _InstanceLife:
     before: _InstanceLife | None = None
     after: _InstanceLife | None = None
     ended: bool = False
-    """By an accumulate: it cannot live on."""
+    """True if an accumulate ends it: it cannot live on."""
 
     @property
     def last(self) -> int:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from heapq import heappop, heappush
 from itertools import pairwise, product, starmap
 from math import exp, inf
 from random import Random
 from time import monotonic
 from typing import Any
 
+from ...ir.analysis.order import least_first
 from ..instance import Instance, Order
 from .walk import Heuristic, Scope, Walk, WalkFailed
 
@@ -252,25 +252,11 @@ class LeanWalks:
         can, and all else as captured."""
         inst = self.instance
         read = {a for reads in inst.reads_C for a in reads}
-        waits = [len(others) for others in self.before]
-        ready: list[tuple[bool, int]] = []
 
-        def enter(c: int) -> None:
-            idle = inst.phase_C[c] == "bwd" and not any(a in read for a in inst.writes_C[c])
-            heappush(ready, (not idle, c))
+        def goes_on(c: int) -> bool:
+            return inst.phase_C[c] != "bwd" or any(a in read for a in inst.writes_C[c])
 
-        for c, count in enumerate(waits):
-            if not count:
-                enter(c)
-        order = []
-        while ready:
-            _, c = heappop(ready)
-            order.append(c)
-            for d in sorted(self.after[c]):
-                waits[d] -= 1
-                if not waits[d]:
-                    enter(d)
-        return tuple(order)
+        return tuple(least_first(dict(enumerate(self.before)), goes_on))
 
     def _lead(self, trial: _Trial) -> _Trial:
         """Takes a trial of fewer bytes; the same as it is under the limit from now on."""
@@ -280,7 +266,7 @@ class LeanWalks:
         return replace(trial, excess=excess)
 
     def _walk(self, choice: _Choice) -> _Trial | None:
-        """None where the walk would not end."""
+        """Walks once. None where the walk would not end."""
         self.walks += 1
         scope = self._scope(choice)
         inst, limit = scope.instance, self.limit_bytes
@@ -309,7 +295,8 @@ class LeanWalks:
         return self._scopes[backward]
 
     def _reversed(self, cnodes: frozenset[int]) -> Instance:
-        """With the reads of these cNodes last first; an accumulate's stay, the first is the sum."""
+        """The instance with the reads of these cNodes last first. An accumulate's stay: the first
+        is the sum."""
         inst = self.instance
         if not cnodes:
             return inst

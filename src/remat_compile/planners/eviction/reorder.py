@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import ClassVar
 
-from ...ir.program import Budget, Program
+from ...ir.program import Budget
 from ...ir.semantics.simulate import simulate
 from ..bounds.reordering import Reordering
 from ..contract import (
@@ -16,14 +16,12 @@ from ..contract import (
     Optimal,
     Planner,
     PlanResult,
-    Progress,
     TimedOut,
     makes_copies,
 )
-from ..registry import format_planner
 from ..results import Task, peak_of
+from ..search import SearchPlanner
 from ..solvers import MilpSolver
-from ..spelling.options import Checked
 from .dtr import Dtr
 
 _FOR_ORDER = 0.35
@@ -31,7 +29,7 @@ _FOR_ORDER = 0.35
 
 
 @dataclass(frozen=True)
-class Reorder(Checked):
+class Reorder(SearchPlanner):
     """Ours. Other planners run each computation for the first time in the order of capture.
     This one moves some to where less is alive, such as the gradient of a tied embedding that
     would wait through the whole backward, and lets the planner `of` plan the step in that
@@ -53,28 +51,19 @@ class Reorder(Checked):
         """True if its schedules may copy to the host, as the other planner's may."""
         return makes_copies(self.of)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
+    def search(self, task: Task) -> PlanResult:
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         with MilpSolver() as solver:
             search = Reordering(task.instance, task.limit_bytes, solver)
-            order = search.run(monotonic() + _FOR_ORDER * time_limit_s)
-        if progress is not None:
-            progress(f"{self.name}: {search.moved} computations moved")
-        others = [program] if order is None else [search.program(order), program]
+            order = search.run(monotonic() + _FOR_ORDER * task.left_s)
+        task.progress(f"{self.name}: {search.moved} computations moved")
+        others = [task.program] if order is None else [search.program(order), task.program]
         results: list[PlanResult] = []
         for k, other in enumerate(others):
-            left = max(0.0, deadline - monotonic()) / (len(others) - k)
-            results.append(self.of.plan(other, budget, time_limit_s=left, progress=progress))
+            left = task.left_s / (len(others) - k)
+            tell = task.progress
+            results.append(self.of.plan(other, task.budget, time_limit_s=left, progress=tell))
         return self._best(task, results)
 
     def _best(self, task: Task, results: list[PlanResult]) -> PlanResult:

@@ -118,7 +118,7 @@ class Search:
         return self.late
 
     def _fall_back(self) -> None:
-        """Where no walk fits, the order of least memory may."""
+        """Offers the order of least memory, which may fit where no walk does."""
         order = self.least(self.limit_bytes)
         if self.instance.peak(order) <= self.limit_bytes:
             self._offer(order, ())

@@ -64,7 +64,7 @@ class Prerequisites:
 
     @staticmethod
     def of(instance: Instance, *, backward: bool = True) -> Prerequisites:
-        """Without `backward`, backward cNodes run once."""
+        """Reads them from an instance. Without `backward`, backward cNodes run once."""
         inst = instance
         cnodes = range(len(inst.names_C))
         once_C = [

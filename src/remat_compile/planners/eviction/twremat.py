@@ -14,16 +14,12 @@ from ...ir.analysis.treewidth import (
     tree_decomposition,
 )
 from ..kit import (
-    Budget,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
-from ..spelling.options import Checked
 from .keep import keep_what_fits
 from .separator_order import (
     OrderTooLong,
@@ -33,7 +29,7 @@ from .separator_order import (
 
 _ELIMINATIONS: tuple[Elimination, ...] = ("degree", "fill")
 _WIDEST = 40
-"""By min-fill only where min-degree leaves no wider bags, in vertices: it takes their cube."""
+"""Limit on the width (in vertices) that min-degree leaves for min-fill, which takes its cube."""
 _STOPS = tuple(2.0**-k for k in range(1, 9))
 """Shares of the bytes of the unplanned step at which the recursion ends, beside its leaves."""
 _HALVINGS = 6
@@ -45,7 +41,7 @@ _MOST_KEPT, _KEPT_CNODES = 40, 40_000
 
 
 @dataclass(frozen=True)
-class Twremat(Checked):
+class Twremat(SearchPlanner):
     """Kumar et al. 2019: a balanced separator of the graph is computed node by node and held;
     what each node reads of the parts beside it is made by the same recursion, and then goes.
 
@@ -62,19 +58,11 @@ class Twremat(Checked):
     elimination: Elimination | None = None
     keep: bool = True
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        search = _Search(task, progress, instance.capture, instance.peak(instance.capture))
+        search = _Search(task, instance.capture, instance.peak(instance.capture))
         try:
             for needs, tree in self._separated(search):
                 search.orders_of(needs, tree)
@@ -111,7 +99,6 @@ class _Search:
     """The orders made so far: the fastest under the budget, and the one of least peak."""
 
     task: Task
-    progress: Progress | None
     least: Order
     least_bytes: int
     best: Order | None = None
@@ -165,9 +152,8 @@ class _Search:
         if self.best is not None and time_ns >= self.best_ns:
             return
         self.best, self.best_ns = order, time_ns
-        if self.progress is not None:
-            share = time_ns / base_ns if base_ns else 1.0
-            self.progress(f"twremat: {share:.4f} of the time without budget")
+        share = time_ns / base_ns if base_ns else 1.0
+        self.task.progress(f"twremat: {share:.4f} of the time without budget")
 
     def keep(self) -> None:
         """Takes back what fits, in those orders that took the least time."""

@@ -23,11 +23,11 @@ from ..instance import Instance, Order
 
 NEVER = 1 << 60
 _ANCESTORS = 48
-"""At most so many evicted ancestors are summed for the cost of a remake."""
+"""Limit on the evicted ancestors that are summed for the cost of a remake."""
 _SPREAD = 48
-"""At most so many next uses are brought up to date per change; the rest stay as hints."""
+"""Limit on the next uses that are brought up to date per change; the rest stay as hints."""
 _FANOUT = 32
-"""At most so many possible remakes are asked for the next use of a storage."""
+"""Limit on the possible remakes that are asked for the next use of a storage."""
 
 
 class WalkFailed(Exception):

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import ClassVar
 
+from ..eviction.keep import keep_what_fits
 from ..eviction.search import Search
+from ..instance import Instance, Order
 from ..kit import (
-    Budget,
     Planner,
     PlanResult,
-    Program,
     Progress,
+    SearchPlanner,
     Task,
     TimedOut,
-    format_planner,
 )
 from ..programs.rk_checkmate import RkCheckmate
-from ..programs.solve_compact import solve_compact
+from ..programs.solve_compact import is_valid, solve_compact
 from ..solvers import MilpSolver
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from ..workers.addresses import where_it_runs, wrong_address
 from ..workers.pool import Workers, workers_of
 from .effort import Effort
 from .partition.children import Kind, Limits
-from .partition.tree import Tree, tree_of
-from .quick import priced_orders, quick_orders
+from .partition.levels import Tree, tree_of
+from .reduced.options import priced_orders, quick_orders
 from .reduced.solve_level import LevelProblem
 from .refine import refined
 from .rotor_top import chain_orders
-from .search import Candidates
 
 _WALKS, _LEAVES, _LEVELS, _TOP = 0.3, 0.5, 0.65, 0.8
 """Shares of the time limit that have passed when each of these is done."""
@@ -51,7 +51,7 @@ _REFINED = 2
 
 
 @dataclass(frozen=True)
-class Hiremate(Checked):
+class Hiremate(SearchPlanner):
     """Zhao 2024, chapter 3, corrected. The forward is cut into parts of at most `children` parts,
     down to `leaf` forward cNodes: by what repeats, by dominators, or into intervals of the order
     of capture (`partition`), in at most `levels` levels (none: as many as it takes). Each class of
@@ -83,28 +83,18 @@ class Hiremate(Checked):
         if isinstance(solver, Hiremate):
             yield "solver", "cannot be hiremate itself"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        start = monotonic()
-        task = Task.of(program, budget, format_planner(self), start + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         instance = task.instance
         if instance.peak(instance.capture) <= task.limit_bytes:
             return task.answer(instance.capture)
-        report = progress or (lambda line: None)
-        places = workers_of(self.workers, self.processes, report)
+        places = workers_of(self.workers, self.processes, task.progress)
         with places as workers, MilpSolver() as solver:
-            run = _Run(self, task, start, time_limit_s, report, solver, workers)
+            run = _Run(self, task, solver, workers)
             run.run()
-        best = run.candidates.best
-        if best is None and not run.late:
+        best, late = run.candidates.best, run.late or run.candidates.late
+        if best is None and not late:
             return task.infeasible(run.candidates.least)
-        if run.late:
+        if late:
             schedule = None if best is None else task.schedule(best)
             time_ns = 0 if best is None else instance.time_ns(best)
             return TimedOut(schedule, time_ns, instance.base_time_ns)
@@ -115,35 +105,18 @@ class Hiremate(Checked):
 class _Run:
     """One call: what is quick first, then programs, as long as there is time."""
 
-    def __init__(
-        self,
-        options: Hiremate,
-        task: Task,
-        start: float,
-        limit_s: float,
-        progress: Progress,
-        solver: MilpSolver,
-        workers: Workers,
-    ):
-        self.options, self.task, self.progress, self.solver = options, task, progress, solver
-        self.workers = workers
+    def __init__(self, options: Hiremate, task: Task, solver: MilpSolver, workers: Workers):
+        self.options, self.task, self.progress = options, task, task.progress
+        self.solver, self.workers = solver, workers
         self.instance = task.instance
-        self.start, self.limit_s = start, limit_s
+        self.limit_s = task.left_s
         self.search = Search(task.instance, task.limit_bytes, task.deadline)
-        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, progress)
-        self._late = False
+        self.candidates = Candidates(task.instance, task.limit_bytes, task.deadline, task.progress)
+        self.late = False
+        """True if the time limit ended a search, besides those of `candidates`."""
 
     def until(self, share: float) -> float:
-        return self.start + share * self.limit_s
-
-    @property
-    def late(self) -> bool:
-        """True if the time limit ended a search."""
-        return self._late or self.candidates.late
-
-    @late.setter
-    def late(self, late: bool) -> None:
-        self._late = late
+        return self.task.deadline - (1 - share) * self.limit_s
 
     @property
     def settled(self) -> bool:
@@ -172,7 +145,7 @@ class _Run:
         """Return whether the time is over, or is too short for what takes as long as so many walks
         and cannot be interrupted."""
         over = monotonic() + walks * self.search.longest_s > self.task.deadline
-        self.late = self.late or over
+        self.late |= over
         return over
 
     def _tell(self, tree: Tree) -> None:
@@ -189,7 +162,7 @@ class _Run:
             self.candidates.offer(search.best, "walks", keep=False)
         else:
             self.candidates.offer(search.least(), "walks")
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _walk_again(self) -> None:
         """The random restarts of `dtr`, as many as it makes itself."""
@@ -198,7 +171,7 @@ class _Run:
         search.restart(None, 0)
         if search.best is not None and search.best is not before:
             self.candidates.offer(search.best, "walks", keep=False)
-        self.late = self.late or search.late
+        self.late |= search.late
 
     def _solve_whole(self) -> None:
         """A step that is a leaf: its own program."""
@@ -228,7 +201,7 @@ class _Run:
         if not self.settled and not self._is_over():
             effort.solve_leaves(self.until(_LEAVES))
             effort.solve_levels(self.until(_LEVELS))
-        self.late = self.late or effort.late
+        self.late |= effort.late
         if not self.settled and not self._is_over():
             self._chain(tree)
             self._top(tree, quick=False)
@@ -290,4 +263,66 @@ class _Run:
                 self.solver,
             )
             self.candidates.offer(better.order, "leaves in context")
-            self.late = self.late or better.late
+            self.late |= better.late
+
+
+@dataclass
+class Candidates:
+    """Orders of a whole step under its budget, the fastest first; each with who found it."""
+
+    instance: Instance
+    limit_bytes: int
+    deadline: float
+    progress: Progress
+    late: bool = False
+    """True if the deadline ended a search early or skipped it."""
+    entries: list[tuple[int, int, Order, str]] = field(default_factory=list)
+    least: Order | None = None
+    """The order of the least peak, whether it fits or not."""
+    _least_bytes: int = 0
+    _longest_s: float = 0.0
+    """An order may take so long to look at: on 10^5 computations seconds, which must be left."""
+
+    @property
+    def best(self) -> Order | None:
+        return self.entries[0][2] if self.entries else None
+
+    def starts(self, most: int) -> list[Order]:
+        """The best order of each finder, the fastest first, those of equal time once."""
+        finders: dict[str, tuple[int, Order]] = {}
+        for time_ns, _, order, finder in self.entries:
+            if all(time_ns != known for known, _ in finders.values()):
+                finders.setdefault(finder, (time_ns, order))
+        return [order for _, order in finders.values()][:most]
+
+    def offer(self, order: Order, finder: str, *, keep: bool = True) -> bool:
+        """Takes an order in where it is valid and fits; whether it leads now. Where there is one,
+        none is looked at for which the time up to the deadline is too short."""
+        began = monotonic()
+        if self.entries and began + self._longest_s > self.deadline:
+            self.late = True
+            return False
+        leads = self._enter(order, finder, keep=keep)
+        self._longest_s = max(self._longest_s, monotonic() - began)
+        return leads
+
+    def _enter(self, order: Order, finder: str, *, keep: bool) -> bool:
+        inst = self.instance
+        if not is_valid(inst, order):
+            return False
+        peak = inst.peak(order)
+        if self.least is None or peak < self._least_bytes:
+            self.least, self._least_bytes = order, peak
+        if peak > self.limit_bytes:
+            return False
+        if keep:
+            shorter = keep_what_fits(inst, order, self.limit_bytes, (), self.deadline)
+            self.late = self.late or monotonic() > self.deadline
+            order = shorter if inst.peak(shorter) <= self.limit_bytes else order
+        time_ns = inst.time_ns(order)
+        leads = not self.entries or time_ns < self.entries[0][0]
+        insort(self.entries, (time_ns, len(self.entries), order, finder))
+        if leads:
+            base = inst.base_time_ns or 1
+            self.progress(f"hiremate: {finder}, {time_ns / base:.4f} of the time without budget")
+        return leads

@@ -7,6 +7,8 @@ replays that makes nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...ir.expr import Const
 from ...ir.graph import ACCUMULATE_OP, LOSS_OP, ANode, ANodeKind, Call, CNode, Graph, Ref, Replay
 from ...ir.program import Program
@@ -57,39 +59,27 @@ class _Writer:
         return Call(op, tuple(Ref(self.names[a]) for a in anodes))
 
     def _cnode(self, c: int) -> CNode:
-        part = self.part
+        part, name = self.part, f"c{c}"
         writes = tuple(self.names[a] for a in part.writes_C[c]) or (None,)
-        phase = part.phase_C[c]
-        token = self.names[part.token_C[c]] if part.token_C[c] >= 0 else None
-        name = f"c{c}"
         if c == part.loss:
-            call = self._call(LOSS_OP, part.reads_C[c])
-            return CNode(name, "loss", writes, call, time_ns=0)
-        ends = part.ends_C[c]
-        if ends >= 0 and self._adds_in_place(c, ends):
-            other = tuple(a for a in part.reads_C[c] if a != ends)
-            call = self._call(ACCUMULATE_OP, (ends, *other))
-            return CNode(
-                name,
-                "bwd",
-                writes,
-                call,
-                workspace=Const(part.workspace_C[c]),
-                time_ns=part.time_C[c],
-            )
-        return CNode(
+            return CNode(name, "loss", writes, self._call(LOSS_OP, part.reads_C[c]), time_ns=0)
+        made = CNode(
             name,
-            "fwd" if phase == "fwd" else "bwd",
+            "fwd" if part.phase_C[c] == "fwd" else "bwd",
             writes,
             self._call(_OP, part.reads_C[c]),
-            self._replay(c),
-            token,
             workspace=Const(part.workspace_C[c]),
             time_ns=part.time_C[c],
         )
+        ends = part.ends_C[c]
+        if ends >= 0 and self._adds_in_place(c, ends):
+            other = tuple(a for a in part.reads_C[c] if a != ends)
+            return replace(made, phase="bwd", call=self._call(ACCUMULATE_OP, (ends, *other)))
+        token = self.names[part.token_C[c]] if part.token_C[c] >= 0 else None
+        return replace(made, replay=self._replay(c), token=token)
 
     def _adds_in_place(self, c: int, ends: int) -> bool:
-        """Not to what the caller gives, nor where a budget counts only one of the two."""
+        """False for what the caller gives, and where a budget counts only one of the two."""
         part = self.part
         sizes = {part.size_A[a] for a in (ends, *part.writes_C[c])}
         return part.writer_A[ends] != part.loss and len(sizes) == 1

@@ -15,9 +15,8 @@ from ..chains.recurrences.persistent import DeadlinePassed
 from ..chains.stages import BlockOption, save_all, stages_of
 from ..instance import Order
 from ..results import Task
-from .partition.tree import Member, Tree
-from .quick import quick_orders
-from .reduced.offers import Offer, pareto
+from .partition.levels import Member, Tree
+from .reduced.options import Offer, pareto, quick_orders
 
 _MOST_STAGES = 200
 _SLOTS = 500

@@ -1,23 +1,25 @@
-"""The ending of a planner's run, whatever it does; and a run in this process."""
+"""The ending of a planner's run, whatever the planner does; a run in this process; and endings as
+JSON between processes, with schedules as `.fbir` text.
+
+JSON from another process is not trusted: `decode` raises ValueError for anything that `encode` does
+not write.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from traceback import extract_tb
 from typing import Any, get_args
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.program import Budget, Program
 from ...ir.schedule import Schedule, Step
+from ...ir.text.parser import read_syntax
+from ...ir.text.printer import format_schedule
 from ..contract import (
-    Feasible,
-    Infeasible,
-    NotApplicable,
-    Optimal,
     Planner,
     PlanResult,
     Progress,
-    TimedOut,
 )
 
 
@@ -63,6 +65,9 @@ class Overdue:
 
 Ending = Answered | PlannerRefused | Failed | NoResult | Unloadable | Overdue
 
+_KINDS = {kind.__name__: kind for kind in (*get_args(PlanResult), *get_args(Ending))}
+_HEAD = "fbir 1\ngraph @g {\n}\nbind {\n  grads fresh\n}\n"
+
 
 def run_here(
     planner: Planner,
@@ -88,40 +93,37 @@ def run_here(
 
 def _checked(result: Any) -> PlanResult:
     """The result with plain numbers. ValueError where a type is not the one declared."""
-    match result:
-        case Optimal() | Feasible() | TimedOut():
-            bound = result.lower_bound_ns
-            if result.schedule is not None or not isinstance(result, TimedOut):
-                _check_schedule(result.schedule)
-            return replace(
-                result,
-                time_ns=_number(result.time_ns),
-                lower_bound_ns=None if bound is None else _number(bound),
-            )
-        case Infeasible(min_budget=least):
-            if least is not None:
-                if not isinstance(least, Budget):
-                    raise ValueError(f"{least!r} where a budget is wanted")
-                least = replace(least, bytes=_number(least.bytes))
-            _check_diagnostic(result.why)
-            return replace(result, min_budget=least, floor_bytes=_number(result.floor_bytes))
-        case NotApplicable():
-            _check_diagnostic(result.why)
-            return result
-    raise ValueError(f"{type(result).__name__}, which is not a result")
+    if not isinstance(result, get_args(PlanResult)):
+        raise ValueError(f"{type(result).__name__}, which is not a result")
+    given = {f.name: getattr(result, f.name) for f in fields(result)}
+    optional = {f.name for f in fields(result) if str(f.type).endswith("| None")}
+    checked = {
+        name: _checked_field(name, value)
+        for name, value in given.items()
+        if value is not None or name not in optional
+    }
+    plain: PlanResult = replace(result, **checked)
+    return plain
 
 
-def _check_schedule(schedule: Any) -> None:
-    if not isinstance(schedule, Schedule):
-        raise ValueError(f"a {type(schedule).__name__} as schedule")
-    for step in schedule.steps:
-        if not isinstance(step, get_args(Step)):
-            raise ValueError(f"a schedule with the step {step!r}")
-
-
-def _check_diagnostic(why: Any) -> None:
-    if not isinstance(why, Diagnostic):
-        raise ValueError(f"{why!r} where a diagnostic is wanted")
+def _checked_field(name: str, value: Any) -> Any:
+    match name:
+        case "schedule":
+            if not isinstance(value, Schedule):
+                raise ValueError(f"a {type(value).__name__} as schedule")
+            for step in value.steps:
+                if not isinstance(step, get_args(Step)):
+                    raise ValueError(f"a schedule with the step {step!r}")
+        case "min_budget":
+            if not isinstance(value, Budget):
+                raise ValueError(f"{value!r} where a budget is wanted")
+            return replace(value, bytes=_number(value.bytes))
+        case "why":
+            if not isinstance(value, Diagnostic):
+                raise ValueError(f"{value!r} where a diagnostic is wanted")
+        case "time_ns" | "lower_bound_ns" | "floor_bytes":
+            return _number(value)
+    return value
 
 
 def _number(value: Any) -> int:
@@ -130,3 +132,75 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"{value!r} where a number is wanted")
     return value
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule that `format_schedule` spelled, without spans. ValueError where it is none."""
+    try:
+        (read,) = read_syntax(_HEAD + text).schedules
+    except FBError as error:
+        raise ValueError(error.diagnostics[0].message) from None
+    steps = tuple(replace(step, span=None) for step in read.steps)
+    return Schedule(read.name, read.planner, steps)
+
+
+def encode(value: PlanResult | Ending) -> dict[str, Any]:
+    """A result or an ending, its fields by name. Spans of diagnostics are left out: they point
+    into texts that only the process knows."""
+    data = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return {"is": type(value).__name__, **data}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Schedule():
+            return format_schedule(value)
+        case Budget():
+            return [value.bytes, value.kind]
+        case Diagnostic():
+            notes = [note.message for note in value.notes]
+            return [value.code, value.message, notes, value.hint]
+        case tuple():
+            return [_plain(item) for item in value]
+        case _ if type(value).__name__ in _KINDS:
+            return encode(value)
+    return value
+
+
+def decode(data: Any) -> Any:
+    """Inverse of `encode`. ValueError for anything else."""
+    try:
+        kind = _KINDS[data["is"]]
+        return kind(**{name: _read(name, data[name]) for name in data if name != "is"})
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"an unreadable result ({type(error).__name__}: {error})") from None
+
+
+def _read(field: str, value: Any) -> Any:
+    match field:
+        case _ if value is None:
+            return None
+        case "schedule":
+            return parse_schedule(value)
+        case "min_budget":
+            return Budget(*value)
+        case "why":
+            return _diagnostic(*value)
+        case "diagnostics":
+            return tuple(_diagnostic(*item) for item in value)
+        case "result":
+            return decode(value)
+    return value
+
+
+def _diagnostic(code: str, message: str, notes: list[str], hint: str | None) -> Diagnostic:
+    return Diagnostic(code, message, notes=tuple(map(Note, notes)), hint=hint)
+
+
+def decode_ending(data: Any) -> Ending:
+    """The ending that `encode` made it of; NoResult for anything else."""
+    try:
+        ending = decode(data)
+    except ValueError as error:
+        return NoResult(str(error))
+    return ending if isinstance(ending, Ending) else NoResult("something unreadable")

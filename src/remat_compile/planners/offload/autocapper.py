@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import ClassVar
 
 from ...ir.schedule import Compute, Free
@@ -17,21 +16,18 @@ from ..kit import (
     NotApplicable,
     Optimal,
     PlanResult,
-    Program,
-    Progress,
     TimedOut,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .copies.improve import improve
-from .copies.task import CopyTask
+from .copies.task import CopyPlanner, CopyTask
 
 _MOST_WORK, _FEWEST = 240_000, 4
 """Caps times entries of the order; so few at the least."""
 
 
 @dataclass(frozen=True)
-class AutoCapper(Checked):
+class AutoCapper(CopyPlanner):
     """Shilova 2021, section 4.3: the planner `of` recomputes under `caps` budgets between the
     budget and the peak, fewer for large graphs; what is over the budget then goes to the host,
     oldest first. The fastest plan is the answer, so it is never slower than that of `of`, nor than
@@ -40,7 +36,6 @@ class AutoCapper(Checked):
     name: ClassVar[str] = "autocapper"
     applicability: ClassVar[str] = "what the planner it runs accepts, on a target with a link"
     source: ClassVar[str] = "Shilova 2021, section 4.3"
-    copies: ClassVar[bool] = True
     of: Planner = field(default_factory=lambda: Dtr(rounds=0))
     caps: int = at_least(2, 12)
 
@@ -49,23 +44,15 @@ class AutoCapper(Checked):
         if makes_copies(of):
             yield "of", "cannot be a planner that copies itself"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        began = monotonic()
-        task = CopyTask.of(program, budget, format_planner(self), began + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
+        budget, limit_s = task.task.budget, task.task.left_s
         capture = task.instance.capture
         high = task.instance.peak(capture)
         task.try_gaps(capture, task.gaps(capture))
         if budget is None or high <= task.task.limit_bytes or task.is_best_possible:
             return task.answer()
         most = min(self.caps, max(_FEWEST, _MOST_WORK // len(task.instance.names_C)))
-        run = _Caps(self.of, task, budget, high, time_limit_s / (most + 3))
+        run = _Caps(self.of, task, budget, high, limit_s / (most + 3))
         for share in (i / (most - 1) for i in range(most - 1)):
             run.try_share(share)
         step = 1 / (most - 1) if most == self.caps else 0.0

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from time import monotonic
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
-from .copies.task import CopyTask
+from ..spelling.options import at_least
+from .copies.task import CopyPlanner, CopyTask
 
 Floats = NDArray[np.float64]
 _ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Autoswap(Checked):
+class Autoswap(CopyPlanner):
     """Zhang et al. 2019 as Shilova 2021, section 3.4.1, compares it: each tensor has four scores
     (how long it is not used, that times its bytes, that weighted by the load above the budget, and
     the same after each choice anew); the best by a weighted sum are moved until the load fits.
@@ -36,18 +31,9 @@ class Autoswap(Checked):
     name: ClassVar[str] = "autoswap"
     applicability: ClassVar[str] = "any graph, on a target with a link"
     source: ClassVar[str] = "Zhang et al. 2019; Shilova 2021, 3.4.1"
-    copies: ClassVar[bool] = True
     points: int = at_least(1, 32)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         try_scores(task, self.points)
         return task.answer()
 

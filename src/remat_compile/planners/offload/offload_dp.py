@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..chains.answer import chain_for, no_chain
@@ -15,16 +14,12 @@ from ..chains.stages import (
     stages_of,
 )
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .autoswap import Autoswap, try_scores
 from .copies.improve import improve
-from .copies.task import CopyTask
+from .copies.task import CopyPlanner, CopyTask
 from .tables.offload_table import Rates, best_sets
 from .tflms import Tflms
 
@@ -32,7 +27,7 @@ _SHARES = (1.0, 0.92, 0.84, 0.75)
 
 
 @dataclass(frozen=True)
-class OffloadDp(Checked):
+class OffloadDp(CopyPlanner):
     """Shilova 2021, Theorem 10 (DYNPROG): what each block saves is moved, or stays; nothing is
     recomputed. Memory and what waits for the link are counted in `slots`. Tried too is what the
     other planners choose that only move, so the plan is slower than none of theirs, if time
@@ -41,19 +36,10 @@ class OffloadDp(Checked):
     name: ClassVar[str] = "offload-dp"
     applicability: ClassVar[str] = "chain, on a target with a link"
     source: ClassVar[str] = "Shilova 2021, Theorem 10"
-    copies: ClassVar[bool] = True
     slots: int = at_least(2, 40)
     most_stages: int = at_least(3, 60)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         order = task.instance.capture
         chain = chain_for(task.instance, self.most_stages)
         if (refusal := no_chain(task.task, chain)) is not None:

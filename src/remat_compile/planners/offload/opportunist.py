@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..chains.answer import (
@@ -26,21 +25,17 @@ from ..chains.stages import (
     stages_of,
 )
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .copies.place import copy_ns
-from .copies.task import CopyTask
+from .copies.task import CopyPlanner, CopyTask
 
 _SHARES = (1.0, 0.8, 0.6, 0.4)
 
 
 @dataclass(frozen=True)
-class Opportunist(Checked):
+class Opportunist(CopyPlanner):
     """Shilova 2021, section 4.3: the first block saves all and is moved; while the link is busy the
     next ones save nothing, then one saves again, and so on. What lies between two of them is
     planned as `rotor` does, for several amounts of memory. O(N^3 slots)."""
@@ -48,18 +43,9 @@ class Opportunist(Checked):
     name: ClassVar[str] = "opportunist"
     applicability: ClassVar[str] = "chain, on a target with a link"
     source: ClassVar[str] = "Shilova 2021, section 4.3"
-    copies: ClassVar[bool] = True
     slots: int = at_least(1, 200)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         inst = task.instance
         chain = chain_for(inst)
         if (refusal := no_chain(task.task, chain)) is not None:

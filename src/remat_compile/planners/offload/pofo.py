@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..chains.chain import Chain
 from ..chains.stages import BlockOption, save_all
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
-from .copies.task import CopyTask
+from ..spelling.options import at_least
+from .copies.task import CopyPlanner, CopyTask
 from .tables.joint_answer import answer_jointly
 
 
 @dataclass(frozen=True)
-class Pofo(Checked):
+class Pofo(CopyPlanner):
     """Shilova 2021, Theorem 12: each block keeps all that its backward reads, or nothing but its
     input, and what is kept may wait on the host. Memory is counted in `slots`; longer chains than
     `most_stages` are joined. O(L^2 slots^3 + L^3 slots^2) for L blocks."""
@@ -29,19 +24,10 @@ class Pofo(Checked):
     name: ClassVar[str] = "pofo"
     applicability: ClassVar[str] = "chain, on a target with a link"
     source: ClassVar[str] = "Shilova 2021, Theorem 12"
-    copies: ClassVar[bool] = True
     slots: int = at_least(2, 30)
     most_stages: int = at_least(3, 40)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         return answer_jointly(task, _keep_all, slots=self.slots, most_stages=self.most_stages)
 
 

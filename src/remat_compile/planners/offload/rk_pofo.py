@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import monotonic
 from typing import ClassVar
 
 from ..chains.block_options import block_instance, option_of
@@ -11,14 +10,10 @@ from ..chains.chain import Chain
 from ..chains.stages import BlockOption, save_all
 from ..instance import Instance, Order
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
-from .copies.task import CopyTask
+from ..spelling.options import at_least
+from .copies.task import CopyPlanner, CopyTask
 from .tables.joint_answer import answer_jointly
 
 _SHARES = (0.35, 0.7, 1.0)
@@ -26,7 +21,7 @@ _SHARES = (0.35, 0.7, 1.0)
 
 
 @dataclass(frozen=True)
-class RkPofo(Checked):
+class RkPofo(CopyPlanner):
     """Ours: the program of `pofo` over blocks that may also save only a part of what their
     backward reads, and make the cheapest rest again (Zhao 2024, 2.5, joined with Shilova 2021,
     chapter 4). What waits on the host is then the saved part."""
@@ -34,19 +29,10 @@ class RkPofo(Checked):
     name: ClassVar[str] = "rk-pofo"
     applicability: ClassVar[str] = "chain, on a target with a link"
     source: ClassVar[str] = "ours: Shilova 2021, chapter 4, with the options of Zhao 2024, 2.5"
-    copies: ClassVar[bool] = True
     slots: int = at_least(2, 24)
     most_stages: int = at_least(3, 24)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         return answer_jointly(task, _options, slots=self.slots, most_stages=self.most_stages)
 
 

@@ -6,25 +6,20 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from time import monotonic
 from typing import ClassVar
 
 from ..instance import Instance
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
-    format_planner,
 )
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .copies.gaps import Gap
 from .copies.place import Move, copy_ns
-from .copies.task import CopyTask
+from .copies.task import CopyPlanner, CopyTask
 
 
 @dataclass(frozen=True)
-class Tflms(Checked):
+class Tflms(CopyPlanner):
     """Le et al. 2018 (TFLMS) as Shilova 2021, section 3.4.1, compares it: the `tensors` largest
     ones that wait for longer than `distance` cNodes are moved, each comes back `ahead` cNodes
     before its reader, and its bytes are free once its copy will have ended. What is none is tried
@@ -33,20 +28,11 @@ class Tflms(Checked):
     name: ClassVar[str] = "tflms"
     applicability: ClassVar[str] = "any graph, on a target with a link"
     source: ClassVar[str] = "Le et al. 2018; Shilova 2021, 3.4.1"
-    copies: ClassVar[bool] = True
     tensors: int | None = at_least(1, None)
     ahead: int | None = at_least(1, None)
     distance: int = at_least(1, 4)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = CopyTask.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search_copies(self, task: CopyTask) -> PlanResult:
         order = task.instance.capture
         task.try_moves(order, [])
         self.try_pairs(task)

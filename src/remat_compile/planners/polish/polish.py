@@ -8,7 +8,6 @@ from random import Random
 from time import monotonic
 from typing import ClassVar
 
-from ...ir.program import Budget, Program
 from ...ir.schedule import (
     Compute,
     Free,
@@ -22,7 +21,6 @@ from ..contract import (
     Optimal,
     Planner,
     PlanResult,
-    Progress,
     TimedOut,
     makes_copies,
 )
@@ -33,10 +31,9 @@ from ..offload.copies.task import CopyTask
 from ..programs.answer import reporter
 from ..programs.events import Windows, window_events
 from ..programs.solve_compact import solve_events
-from ..registry import format_planner
 from ..results import Task, peak_of
+from ..search import SearchPlanner
 from ..solvers import MilpSolver
-from ..spelling.options import Checked
 from .windows import JointWindows
 
 _SMALLEST, _FIRST, _LARGEST = 40, 150, 4000
@@ -50,7 +47,7 @@ _IDLE_WITH_COPIES = 20
 
 
 @dataclass(frozen=True)
-class Polish(Checked):
+class Polish(SearchPlanner):
     """Large neighbourhood search; ours. Takes the plan of the planner `of` and decides
     windows of it anew with the compact ILP, all else as it was; in a plan with copies also what is
     on the host meanwhile. The result is never slower and never over the budget. Ends with the time
@@ -76,17 +73,9 @@ class Polish(Checked):
         `offload`."""
         return self.offload or makes_copies(self.of)
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        deadline = monotonic() + time_limit_s
-        task = Task.of(program, budget, format_planner(self), deadline)
-        given = self.of.plan(program, budget, time_limit_s=time_limit_s / 2, progress=progress)
+    def search(self, task: Task) -> PlanResult:
+        half_s, tell = task.left_s / 2, task.progress
+        given = self.of.plan(task.program, task.budget, time_limit_s=half_s, progress=tell)
         match given:
             case Infeasible() | NotApplicable() | TimedOut(schedule=None):
                 return given
@@ -95,14 +84,14 @@ class Polish(Checked):
             case Optimal() | Feasible() | TimedOut():
                 assert given.schedule is not None
         if given.schedule.has_copies or self._may_add_copies(task, given):
-            return self._with_copies(task, given, given.schedule, progress)
+            return self._with_copies(task, given, given.schedule)
         order = _order(task, given.schedule)
         if order is None:
             return given
-        search = Descent(task, order, deadline, Random(self.seed), progress)
+        search = Descent(task, order, Random(self.seed))
         search.run()
         better = task.schedule(search.best)
-        trace = simulate(program, better)
+        trace = simulate(task.program, better)
         fits = peak_of(trace, task.instance.kind) <= task.limit_bytes
         if not fits or trace.time_ns >= given.time_ns:
             return given
@@ -114,11 +103,7 @@ class Polish(Checked):
         return self.copies and has_link and slow and task.budget is not None
 
     def _with_copies(
-        self,
-        task: Task,
-        given: Optimal | Feasible | TimedOut,
-        schedule: Schedule,
-        progress: Progress | None,
+        self, task: Task, given: Optimal | Feasible | TimedOut, schedule: Schedule
     ) -> PlanResult:
         """The same with windows in which tensors may be on the host."""
         copying = CopyTask(task)
@@ -126,7 +111,7 @@ class Polish(Checked):
         copying.try_moves(order, moves)
         if copying.best is None:
             copying.try_gaps(order, [move.gap for move in moves])
-        search = _JointDescent(copying, Random(self.seed), progress)
+        search = _JointDescent(copying, Random(self.seed))
         search.run()
         result = copying.answer()
         # Bounds of a planner that does not copy say nothing of plans that do.
@@ -154,14 +139,11 @@ def _order(task: Task, schedule: Schedule) -> Order | None:
 
 
 class Descent:
-    def __init__(
-        self, task: Task, order: Order, deadline: float, rng: Random, progress: Progress | None
-    ):
+    def __init__(self, task: Task, order: Order, rng: Random):
         self.task = task
         self.best = order
-        self.deadline = deadline
         self.windows = Windows(task.instance, rng)
-        self.tell = reporter("polish", task.instance, progress)
+        self.tell = reporter("polish", task.instance, task.progress)
 
     def run(self) -> None:
         """Windows until the deadline, or until none gains anything any more."""
@@ -170,7 +152,7 @@ class Descent:
         with MilpSolver() as solver:
             while idle < _IDLE and inst.time_ns(self.best) > inst.base_time_ns:
                 began = monotonic()
-                left = self.deadline - began
+                left = self.task.left_s
                 if left <= 0.05:
                     return
                 gained, done = self._improve(size, min(_SLOW_S, left), solver)
@@ -207,9 +189,9 @@ class _JointDescent:
     """Windows of a plan with copies, until the deadline or until none gains anything any more. How
     large they are, and where the solver ends, does not depend on the clock."""
 
-    def __init__(self, task: CopyTask, rng: Random, progress: Progress | None):
+    def __init__(self, task: CopyTask, rng: Random):
         self.task, self.rng = task, rng
-        self.tell = reporter("polish", task.instance, progress)
+        self.tell = reporter("polish", task.instance, task.task.progress)
 
     def run(self) -> None:
         task, idle = self.task, 0

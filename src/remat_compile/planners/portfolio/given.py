@@ -8,7 +8,7 @@ from typing import ClassVar
 from ...ir.program import Budget, Program
 from ...ir.semantics.simulate import simulate
 from ..contract import Feasible, PlanResult, Progress
-from ..isolation.results import parse_schedule
+from ..isolation.endings import parse_schedule
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ from time import monotonic
 from typing import ClassVar
 
 from ..kit import (
-    Budget,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
 from ..solvers import MilpSolver
 from ..solvers.milp import Status, Vector
@@ -33,7 +30,7 @@ _ALLOWANCES = (0.0, 0.1, 0.2, 0.3, 0.45)
 
 
 @dataclass(frozen=True)
-class Checkmate:
+class Checkmate(SearchPlanner):
     """Jain et al. 2020, as Zhao 2024 (2.1.1) prints it: a cNode and its results are one
     node, kept and dropped together. `rounding` solves only the relaxation and rounds it
     in two phases: quick, and not optimal."""
@@ -43,15 +40,7 @@ class Checkmate:
     source: ClassVar[str] = "Jain et al. 2020; Zhao 2024, 2.1.1"
     rounding: bool = False
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         most = _MOST_ROUNDED if self.rounding else _MOST_EXACT
         hint = "use rk-checkmate" if self.rounding else "use checkmate{rounding=true}, rk-checkmate"
         refusal = too_large(task, most, hint)
@@ -60,7 +49,7 @@ class Checkmate:
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
         incumbent = Incumbent(
-            task.instance, task.limit_bytes, reporter(self.name, task.instance, progress)
+            task.instance, task.limit_bytes, reporter(self.name, task.instance, task.progress)
         )
         with MilpSolver() as solver:
             solve = _rounded if self.rounding else _exact

@@ -15,19 +15,17 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from ...ir.diagnostics import fail
+from ..isolation.process import Message
 from ..kit import (
-    Budget,
     Instance,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
 from ..solvers.milp import Status
-from ..solvers.process import Message, Worker
-from ..spelling.options import Checked, at_least
+from ..solvers.solve import Worker
+from ..spelling.options import at_least
 from .answer import (
     Incumbent,
     ProgramAnswer,
@@ -42,11 +40,11 @@ from .events import (
 )
 
 _MOST = 300
-_MODULE = "remat_compile.planners.solvers.cpsat"
+_MODULE = "remat_compile.planners.solvers.cpsat:solve"
 
 
 @dataclass(frozen=True)
-class Moccasin(Checked):
+class Moccasin(SearchPlanner):
     """Bartan et al. 2023: each cNode runs at most `copies` times, and each run retains its
     results for an interval. Solved by CP-SAT, which the extra `cpsat` installs. `backward`
     lets backward cNodes run again too."""
@@ -57,16 +55,8 @@ class Moccasin(Checked):
     copies: int = at_least(2, 2)
     backward: bool = False
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def search(self, task: Task) -> PlanResult:
         """As every planner. FB0410 where OR-Tools is not installed."""
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
         if find_spec("ortools") is None:
             hint = 'pip install "remat-compile[cpsat]", or use rk-checkmate'
             fail("FB0410", "moccasin needs OR-Tools, which is not installed", hint=hint, usage=True)
@@ -75,13 +65,13 @@ class Moccasin(Checked):
             return refusal
         if task.instance.peak(task.instance.capture) <= task.limit_bytes:
             return task.answer(task.instance.capture)
-        return conclude(task, self._solve(task, progress))
+        return conclude(task, self._solve(task))
 
-    def _solve(self, task: Task, progress: Progress | None) -> ProgramAnswer:
+    def _solve(self, task: Task) -> ProgramAnswer:
         inst = task.instance
         events = all_events(useful_pairs(inst, backward=self.backward))
         problem = _RetentionBuilder(inst, events, task.limit_bytes, self.copies).build()
-        incumbent = Incumbent(inst, task.limit_bytes, reporter(self.name, inst, progress))
+        incumbent = Incumbent(inst, task.limit_bytes, reporter(self.name, inst, task.progress))
         status: list[str] = []
 
         def take(message: Message) -> bool:

@@ -9,16 +9,13 @@ from time import monotonic
 from typing import ClassVar, Literal
 
 from ..kit import (
-    Budget,
     Order,
     PlanResult,
-    Program,
-    Progress,
+    SearchPlanner,
     Task,
-    format_planner,
 )
 from ..solvers import MilpSolver
-from ..spelling.options import Checked, at_least
+from ..spelling.options import at_least
 from .answer import (
     ProgramAnswer,
     conclude,
@@ -41,7 +38,7 @@ _MOST_THESIS = 120
 
 
 @dataclass(frozen=True)
-class RkCheckmate(Checked):
+class RkCheckmate(SearchPlanner):
     """Zhao 2024, section 2.4: the fastest plan with first executions as captured and each
     cNode at most once more between two of them.
 
@@ -65,15 +62,7 @@ class RkCheckmate(Checked):
         if form == "thesis" and backward is False:
             yield "backward", "cannot be false with form=thesis, which always has it"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
-        task = Task.of(program, budget, format_planner(self), monotonic() + time_limit_s)
+    def search(self, task: Task) -> PlanResult:
         thesis = self.form == "thesis"
         refusal = too_large(
             task,
@@ -84,7 +73,7 @@ class RkCheckmate(Checked):
             return refusal
         if self._fits(task, task.instance.capture):
             return task.answer(task.instance.capture)
-        answer = _thesis(task, self) if thesis else self._compact(task, progress)
+        answer = _thesis(task, self) if thesis else self._compact(task)
         return conclude(task, answer, self.saved_bytes)
 
     def _fits(self, task: Task, order: Order) -> bool:
@@ -93,7 +82,7 @@ class RkCheckmate(Checked):
         saved = self.saved_bytes
         return saved is None or saved_bytes_of(task.instance, order) <= saved
 
-    def _compact(self, task: Task, progress: Progress | None) -> ProgramAnswer:
+    def _compact(self, task: Task) -> ProgramAnswer:
         scopes: tuple[bool, ...] = (False, True)
         if self.backward is not None:
             scopes = (self.backward,)
@@ -102,7 +91,7 @@ class RkCheckmate(Checked):
         answer = ProgramAnswer("unknown", None, 0, task.instance.base_time_ns)
         with MilpSolver() as solver:
             for backward in scopes:
-                answer = self._in_scope(task, backward, progress, solver)
+                answer = self._in_scope(task, backward, solver)
                 if answer.status != "infeasible":
                     break
         return answer
@@ -111,7 +100,6 @@ class RkCheckmate(Checked):
         self,
         task: Task,
         backward: bool,
-        progress: Progress | None,
         solver: MilpSolver,
     ) -> ProgramAnswer:
         inst, limit, saved = task.instance, task.limit_bytes, self.saved_bytes
@@ -127,7 +115,7 @@ class RkCheckmate(Checked):
             pairs=useful_pairs(inst, backward=backward),
             start=start,
             solver=solver,
-            on_order=reporter(self.name, inst, progress),
+            on_order=reporter(self.name, inst, task.progress),
         )
         if start is not None and (answer.order is None or inst.time_ns(start) < answer.time_ns):
             # Not in the family, or not yet found by the solver.

@@ -1,4 +1,4 @@
-"""CP-SAT of OR-Tools, for retention intervals: a module that `process.Worker` runs.
+"""CP-SAT of OR-Tools, for retention intervals: a function that `solve.Worker` runs.
 
 A request describes the problem in JSON (`planners/programs/moccasin.py` writes it); `ortools` is
 loaded in this process only, and needs the extra `cpsat`.
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..isolation.serve import Say, serve
-
-__all__: list[str] = []
+from ..isolation.process import Say
 
 STATUS = {"OPTIMAL": "optimal", "FEASIBLE": "feasible", "INFEASIBLE": "infeasible"}
 """CP-SAT's status to ours; any other is `unknown`."""
@@ -93,7 +91,8 @@ class _Model:
         ]
 
 
-def _solve(head: dict[str, Any], _: object, say: Say) -> None:
+def solve(head: dict[str, Any], _: object, say: Say) -> None:
+    """Answers one request of `programs.moccasin`."""
     from ortools.sat.python import cp_model
 
     model = _Model(head)
@@ -108,7 +107,3 @@ def _solve(head: dict[str, Any], _: object, say: Say) -> None:
     solver.parameters.max_time_in_seconds = float(head["time_limit_s"])
     status = solver.StatusName(solver.Solve(model.m, Report()))
     say({"last": True, "status": STATUS.get(status, "unknown")})
-
-
-if __name__ == "__main__":
-    serve(_solve)

@@ -1,7 +1,6 @@
 """HiGHS: the default solver of linear programs with integers.
 
-Imported by name only (see `solve.py`); `highspy` is loaded in the worker's process, which is this
-module run as a program.
+Loaded in the worker's process only (see `solve.py`), as is `highspy`.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..isolation.frames import Arrays
-from ..isolation.serve import Say, serve
+from ..isolation.process import Arrays, Say
 
 OPTIONS: dict[str, object] = {
     "output_flag": False,
@@ -37,7 +35,8 @@ The programs we make are bounded below, so the third can only be infeasible."""
 _BOUND_EVERY_S = 0.1
 
 
-def _solve(head: dict[str, Any], arrays: Arrays, say: Say) -> None:
+def solve(head: dict[str, Any], arrays: Arrays, say: Say) -> None:
+    """Answers one request of `MilpSolver`."""
     import highspy
 
     model = highspy.Highs()
@@ -109,7 +108,3 @@ def _report_progress(model: Any, say: Say, most_checks: int | None) -> None:
 
     model.cbMipImprovingSolution.subscribe(better)
     model.cbMipInterrupt.subscribe(bound)
-
-
-if __name__ == "__main__":
-    serve(_solve)

@@ -45,7 +45,7 @@ class Milp:
         return len(self.row_lower)
 
     def relaxed(self) -> Milp:
-        """Without the integrality: its optimum is a lower bound."""
+        """The relaxation without integrality: its optimum is a lower bound."""
         return replace(self, integer=np.zeros_like(self.integer))
 
 
@@ -77,19 +77,15 @@ class MilpBuilder:
     """Collects columns and rows one by one."""
 
     def __init__(self) -> None:
-        self._cost: list[float] = []
-        self._lower: list[float] = []
-        self._upper: list[float] = []
-        self._integer: list[int] = []
+        self._columns: list[tuple[float, float, float, bool]] = []
         self._starts: list[int] = [0]
         self._index: list[int] = []
         self._value: list[float] = []
-        self._row_lower: list[float] = []
-        self._row_upper: list[float] = []
+        self._rows: list[tuple[float, float]] = []
 
     @property
     def columns(self) -> int:
-        return len(self._cost)
+        return len(self._columns)
 
     @property
     def entries(self) -> int:
@@ -100,15 +96,12 @@ class MilpBuilder:
         self, cost: float = 0.0, lower: float = 0.0, upper: float = 1.0, integer: bool = True
     ) -> int:
         """Adds a column and returns its number; binary by default."""
-        self._cost.append(cost)
-        self._lower.append(lower)
-        self._upper.append(upper)
-        self._integer.append(integer)
-        return len(self._cost) - 1
+        self._columns.append((cost, lower, upper, integer))
+        return len(self._columns) - 1
 
     def price(self, column: int, cost: float) -> None:
-        """The upper bound of a column that was added without one."""
-        self._cost[column] = cost
+        """Sets the cost of a column that was added without one."""
+        self._columns[column] = (cost, *self._columns[column][1:])
 
     def row(
         self,
@@ -121,18 +114,19 @@ class MilpBuilder:
             self._index.append(column)
             self._value.append(value)
         self._starts.append(len(self._index))
-        self._row_lower.append(lower)
-        self._row_upper.append(upper)
+        self._rows.append((lower, upper))
 
     def build(self) -> Milp:
+        cost, lower, upper, integer = np.array(self._columns, dtype=np.float64).reshape(-1, 4).T
+        row_lower, row_upper = np.array(self._rows, dtype=np.float64).reshape(-1, 2).T
         return Milp(
-            np.array(self._cost, dtype=np.float64),
-            np.array(self._lower, dtype=np.float64),
-            np.array(self._upper, dtype=np.float64),
-            np.array(self._integer, dtype=np.uint8),
+            cost.copy(),
+            lower.copy(),
+            upper.copy(),
+            integer.astype(np.uint8),
             np.array(self._starts, dtype=np.int32),
             np.array(self._index, dtype=np.int32),
             np.array(self._value, dtype=np.float64),
-            np.array(self._row_lower, dtype=np.float64),
-            np.array(self._row_upper, dtype=np.float64),
+            row_lower.copy(),
+            row_upper.copy(),
         )

@@ -1,50 +1,127 @@
 """Solve a linear program with integers under a hard time limit.
 
-A solver is one module of this package that runs as a program and answers requests
-(`process.serve`); `SOLVERS` names them. Another one is one file and one line here.
+Solvers work in processes of their own: a limit is kept by killing (solvers overrun theirs), and
+libraries that cannot share a process never meet. A solver says each point as it is found, so a
+killed one leaves its best behind. It is one function that answers requests (`isolation.process`);
+`SOLVERS` names them. Another one is one file and one line here.
 """
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Callable
 from dataclasses import fields
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from ..isolation.process import Arrays, Message, ProcessEnded, WorkProcess
 from .milp import Answer, Milp, OnPoint, Status, Vector
-from .process import Message, Worker
 
-SOLVERS: dict[str, str] = {"highs": f"{__package__}.highs"}
-"""Modules to run, by the name that options use."""
+SOLVERS: dict[str, str] = {"highs": f"{__package__}.highs:solve"}
+"""Functions to run, by the name that options use."""
 
+_GRACE_S = 0.5
+"""A solver may be late by so much, for what it sends at the end, before it is killed."""
+_LOOK_S = 0.25
+"""A thread that waits can be ended so often."""
 _NAMES = tuple(f.name for f in fields(Milp))
 
 
-class MilpSolver:
-    """A solver with its process, which lives until `close` and serves many programs."""
+class Worker:
+    """One process that runs `target`, started when it is first asked, used again for further
+    requests."""
 
-    def __init__(self, solver: str = "highs"):
-        self._worker = Worker(SOLVERS[solver])
+    def __init__(self, target: str):
+        self.target = target
+        self._process: WorkProcess | None = None
+        self._is_asking = self._ended = False
 
-    def __enter__(self) -> MilpSolver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def close(self) -> None:
-        """Kills the process; the next program starts another."""
-        self._worker.close()
-
-    def end(self) -> None:
-        """Kills the process for good: RuntimeError for a program in work and for the next."""
-        self._worker.end()
-
     @property
     def is_running(self) -> bool:
-        """True if it has a process now."""
-        return self._worker.is_running
+        return self._process is not None and self._process.is_running
+
+    def start(self) -> WorkProcess:
+        """A process for requests."""
+        return WorkProcess(self.target)
+
+    def leave(self, process: WorkProcess) -> None:
+        """Takes a process that has answered all that it was asked."""
+        process.kill()
+
+    def close(self) -> None:
+        """Kills the process, if there is one; the next request starts another."""
+        process, self._process = self._process, None
+        if process is not None and self._is_asking:
+            process.kill()
+        elif process is not None:
+            self.leave(process)
+
+    def end(self) -> None:
+        """Closes for good, from whatever thread."""
+        self._ended = True
+        self.close()
+
+    def ask(
+        self,
+        head: dict[str, object],
+        arrays: Arrays,
+        time_limit_s: float,
+        on_message: Callable[[Message], bool],
+    ) -> bool:
+        """Sends a request and hands over what comes back until `on_message` says that it
+        was the last. False where the limit passed or the process died: it is killed then.
+        RuntimeError once it has been ended."""
+        deadline = monotonic() + time_limit_s + min(_GRACE_S, time_limit_s / 4)
+        if time_limit_s <= 0:
+            return False
+        answered = False
+        self._is_asking = True
+        try:
+            process = self._started()
+            process.send({**head, "time_limit_s": time_limit_s}, arrays)
+            while not answered and not self._ended:
+                left_s = deadline - monotonic()
+                try:
+                    message = process.inbox.get(timeout=min(max(left_s, 0.001), _LOOK_S))
+                except queue.Empty:
+                    if left_s <= _LOOK_S:
+                        break
+                    continue
+                if isinstance(message, ProcessEnded):
+                    break
+                answered = on_message(message)
+        finally:
+            if not answered:
+                self.close()
+            self._is_asking = False
+        if self._ended:
+            raise self._refusal()
+        return answered
+
+    def _started(self) -> WorkProcess:
+        if self._ended:
+            raise self._refusal()
+        if self._process is None or not self._process.is_running:
+            self._process = self.start()
+        return self._process
+
+    def _refusal(self) -> RuntimeError:
+        return RuntimeError(f"{self.target} has been ended")
+
+
+class MilpSolver(Worker):
+    """A solver with its process, which lives until `close` and serves many programs."""
+
+    def __init__(self, solver: str = "highs"):
+        super().__init__(SOLVERS[solver])
 
     def solve(
         self,
@@ -69,7 +146,7 @@ class MilpSolver:
         if start is not None:
             arrays["start"] = start
         head: dict[str, object] = {"options": options or {}, "most_checks": most_checks}
-        self._worker.ask(head, arrays, time_limit_s, listener)
+        self.ask(head, arrays, time_limit_s, listener)
         return listener.answer(monotonic() - began)
 
 

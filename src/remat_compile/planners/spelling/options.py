@@ -170,10 +170,3 @@ def checked(planner: Any) -> None:
     ]
     if problems:
         raise FBError(problems, usage=True)
-
-
-class Checked:
-    """A planner whose options are `checked` when it is made."""
-
-    def __post_init__(self) -> None:
-        checked(self)

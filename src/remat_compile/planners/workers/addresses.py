@@ -1,20 +1,18 @@
-"""The text that names workers, and the engine behind it: another one is one file and one line."""
+"""The text that names workers: another engine for them is one file and one line here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import field, fields, is_dataclass, replace
-from importlib import import_module
 from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ..contract import Planner
 from ..spelling.options import WHERE
-from .engine import Engine
 
 ENGINES = {"dask": f"{__package__}.dask_workers:DaskWorkers"}
-"""By the scheme of their addresses: loaded when asked for."""
+"""Classes by the scheme of their addresses, loaded when asked for."""
 _ADDRESS = re.compile(r"(?P<scheme>\w+)://(?:\[[0-9a-fA-F:]+\]|[^\s/\[\]:]+):\d{1,5}")
 _NAME = "workers"
 
@@ -32,15 +30,6 @@ def wrong_address(workers: str | None, **_: object) -> Iterator[tuple[str, str]]
     if read is None or read["scheme"] not in ENGINES:
         known = " or ".join(f"{scheme}://HOST:PORT" for scheme in ENGINES)
         yield _NAME, f'must be {known}, not "{workers}"'
-
-
-def engine_at(address: str) -> Engine:
-    """The workers there, within 10 s. FB0404, FB0410, FB0727 or FB0728."""
-    _check(address)
-    scheme, _, place = address.partition("://")
-    module, _, name = ENGINES[scheme].partition(":")
-    engine: Engine = getattr(import_module(module), name)(address, place)
-    return engine
 
 
 def given_workers(planner: Planner, address: str | None) -> Planner:
@@ -62,7 +51,7 @@ def given_workers(planner: Planner, address: str | None) -> Planner:
 def with_workers(planner: Planner, address: str) -> Planner:
     """As `given_workers`. FB0404 for an address that is none, FB0729 for a planner that gives no
     work away."""
-    _check(address)
+    check_address(address)
     given = given_workers(planner, address)
     if given == planner:
         name = getattr(planner, "name", type(planner).__name__)
@@ -72,6 +61,7 @@ def with_workers(planner: Planner, address: str) -> Planner:
     return given
 
 
-def _check(address: str) -> None:
+def check_address(address: str) -> None:
+    """FB0404 for an address that is none."""
     for name, message in wrong_address(address):
         raise FBError(Diagnostic("FB0404", f"{name} {message}"), usage=True)

@@ -12,13 +12,13 @@ from typing import Any
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...version import __version__
-from .local import LocalWorkers
+from .pool import LocalWorkers
 
 CONNECT_S, WORKER_S = 8.0, 3.0
-"""So long for all of the greeting; of it, so long for a worker to be there."""
+"""Limits for all of the greeting, and in it for a worker to be there."""
 _SEEN_S, _ASKED_S = 0.2, 2.0
-"""So often it is asked who is there, and so long for an answer: a scheduler that stands still keeps
-its connections."""
+"""Interval between questions who is there, and the limit for an answer: a scheduler that stands
+still keeps its connections."""
 
 
 class DaskWorkers:
@@ -126,7 +126,7 @@ def release_here() -> str:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Without what a library logs about a failure that is told anyway."""
+    """Silences what a library logs about a failure that is told anyway."""
     log = logging.getLogger(name)
     level = log.level
     log.setLevel(logging.CRITICAL + 1)

@@ -1,29 +1,121 @@
-"""One way to have jobs done: by an engine of the shape of `concurrent.futures.Executor`."""
+"""Jobs that stand alone, done by an engine in the shape of `concurrent.futures.Executor`.
+
+The engine is a cluster, or threads of this machine, each with a solver in a process of its own.
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..contract import Progress
 from ..isolation.process import processors
-from .addresses import engine_at
-from .engine import Engine
-from .jobs import Job, run_job
-from .local import LocalWorkers
+from ..solvers import MilpSolver
+from .addresses import ENGINES, check_address
 
 _LOOK_S = 0.2
-"""So often it is looked whether somebody has ended the planner, or the engine is gone."""
+"""Interval between looks at whether somebody has ended the planner, or the engine is gone."""
 _GONE_S = 10.0
 """An engine without any worker for so long is given up."""
 _GRACE_S = 5.0
-"""So long past the deadline an answer is waited for."""
+"""Patience for an answer past the deadline."""
 
 Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Job(Protocol[Answer_co]):
+    """Data that can be pickled, with all that its answer hangs on: the same on every machine,
+    unless the clock ends it, which the answer says."""
+
+    def run(self, solver: MilpSolver, limit_s: float) -> Answer_co:
+        """The answer, within so many seconds, with a solver that is lent."""
+        ...
+
+
+class Engine(Protocol):
+    """The part of an `Executor` that is used, and its number of parallel jobs."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_alive(self) -> bool:
+        """True if a worker is available."""
+        ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]: ...
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+
+
+class LocalWorkers(Executor):
+    """As `ThreadPoolExecutor`, but nobody waits for what is left: the solvers are ended with it,
+    and its threads keep no program alive."""
+
+    is_alive = True
+
+    def __init__(self, size: int):
+        self.size = size
+        self._tasks: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._solvers: list[MilpSolver] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if len(self._solvers) < self.size:
+            self._solvers.append(MilpSolver())
+            work = partial(self._work, self._solvers[-1])
+            threading.Thread(target=work, daemon=True, name="worker").start()
+        self._tasks.put((future, partial(fn, *args)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends all at once, whatever still runs; `wait` and `cancel_futures` change nothing."""
+        for solver in self._solvers:
+            solver.end()
+            self._tasks.put(None)
+
+    def _work(self, solver: MilpSolver) -> None:
+        _LENT.solver = solver
+        while (task := self._tasks.get()) is not None:
+            future, run = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(run())
+            except BaseException as error:  # whoever asks for the result gets it
+                future.set_exception(error)
+
+
+_LENT = threading.local()
+"""The solver of a thread of `LocalWorkers`."""
+
+
+def run_job(job: Job[Answer], limit_s: float) -> Answer:
+    """Runs the job with the solver of the worker's thread, or with its own."""
+    if (lent := getattr(_LENT, "solver", None)) is not None:
+        return job.run(lent, limit_s)
+    with MilpSolver() as own:
+        return job.run(own, limit_s)
+
+
+def engine_at(address: str) -> Engine:
+    """The workers there, within 10 s. FB0404, FB0410, FB0727 or FB0728."""
+    check_address(address)
+    scheme, _, place = address.partition("://")
+    module, _, name = ENGINES[scheme].partition(":")
+    engine: Engine = getattr(import_module(module), name)(address, place)
+    return engine
 
 
 @contextmanager
@@ -40,8 +132,8 @@ def workers_of(address: str | None, processes: int | None, progress: Progress) -
 
 
 class Workers:
-    """Where jobs are done. When an engine elsewhere fails, this machine does what is left: the
-    answers are the same."""
+    """The place where jobs are done. When an engine elsewhere fails, this machine does what is
+    left: the answers are the same."""
 
     def __init__(self, engine: Engine, address: str | None, here: int, progress: Progress):
         self.engine, self.address, self.here, self.progress = engine, address, here, progress

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -151,51 +151,41 @@ def _times(runner: StepRunner, module: PlannedModule) -> list[tuple[int, int]]:
 def _peaks(runner: StepRunner, module: PlannedModule, plan: Plan) -> list[int]:
     """Device bytes of each computation, over what the plan says is held when each function
     begins, as for `run`."""
+    borders: list[int] = []
     count = 0
 
     def step(mark: Mark) -> None:
-        nonlocal count
-        open_region: AbstractContextManager[None] | None = None
+        open_region = ExitStack()
 
-        def switch(name: str | None) -> None:
-            nonlocal open_region
-            if open_region is not None:
-                open_region.__exit__(None, None, None)
-            open_region = None if name is None else mark(name)
-            if open_region is not None:
-                open_region.__enter__()
+        def begin(name: str) -> None:
+            open_region.close()
+            open_region.enter_context(mark(name))
 
-        def begin(number: int) -> None:
+        def begin_computation(number: int) -> None:
             nonlocal count
             count = number + 1
-            switch(str(number))
+            begin(str(number))
 
-        lines = _Lines(begin, lambda _: None)
+        lines = _Lines(begin_computation, lambda _: None)
 
         @contextmanager
         def around(region: str) -> Iterator[None]:
-            switch(region)
-            try:
-                with lines.watching(region):
-                    yield
-            finally:
-                switch(None)
+            begin(region)
+            with open_region, lines.watching(region):
+                yield
             borders.append(count)
 
         _run(runner, module, around)
 
-    borders: list[int] = []
     _, uses = measure_regions(step, runner.exported.device)
     levels = bytes_at_entries(plan.program, plan.schedule)
     peaks: list[int] = []
-    first = 0
     for region, level, last in zip(REGIONS, levels, borders, strict=True):
         level += uses[region].end_bytes_over_entry
-        for number in range(first, last):
+        for number in range(len(peaks), last):
             use = uses[str(number)]
             peaks.append(level + use.peak_bytes_over_entry)
             level += use.end_bytes_over_entry
-        first = last
     return peaks
 
 

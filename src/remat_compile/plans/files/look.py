@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.program import Program
 from ...ir.schedule import Schedule
+from ...ir.wording import Worded
 from ...report.subject import Subject, store_all
-from ..plan import Plan
+from ..plan import Plan, PlanText
 from .files import FileRead, read_text
 from .outputs import files_of_plan
-from .plan_text import PlanText, pick_schedule
 
 
 def read_program(path: str | Path) -> Program:
@@ -24,6 +25,24 @@ def read_program_text(path: str | Path) -> tuple[Program, str]:
 
     text = read_text(path)
     return parse_program(text, str(path)), text
+
+
+def pick_schedule(program: Program, name: str | None = None) -> Schedule:
+    """The schedule of that name, or the last. FB0708 where there is none."""
+    if not program.schedules:
+        message = "this file holds a graph and no schedule"
+        hint = Worded(
+            'plan it first: plan("FILE", budget="8GiB")',
+            "plan it first: remat-compile FILE -o PLAN.fbir --budget 8GiB",
+        )
+        raise FBError(Diagnostic("FB0708", message, hint=hint))
+    if name is None:
+        return program.schedules[-1]
+    known = {s.name: s for s in program.schedules}
+    if name not in known:
+        message = f"no schedule @{name} in this file.{nearest(name, known)}"
+        raise FBError(Diagnostic("FB0708", message), usage=True)
+    return known[name]
 
 
 def plan_in_text(

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from ... import fusion
 from ...fusion import Fused, Fusing, Priced, gathered, peaks_of, recomputation_shares, unrolled
-from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import FBError
 from ...ir.expr import Const
 from ...ir.program import Budget
 from ...ir.schedule import Compute, Schedule
 from ...ir.semantics.simulate import simulate
+from ...report.subject import store_all
 from ..budget import Baseline, BudgetKind
 from ..run_planner import Planned, run_planner
 
@@ -110,9 +110,7 @@ class FusedWays:
         first: they are compiled while the planner works."""
         plan = self.plan
         own = [self.begin(plan.program, s) for s in (plan.schedule, self.folded(plan.schedule))]
-        graph = plan.program.graph
-        steps = frees_after_last_use(graph, capture_order(graph))
-        captured = Schedule("captured", "", steps)
+        captured = store_all(plan.program)
         wholes = [
             self.begin(plan.program, whole, peaks_of(plan.program, whole))
             for whole in dict.fromkeys((captured, self.folded(captured)))

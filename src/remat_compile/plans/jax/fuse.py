@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from ...backends.jax.check import need_jax
 from ...fusion import Fused, Fusing, Priced, gathered, peaks_of
-from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import Const
 from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import simulate
+from ...report.subject import store_all
 from ..budget import Baseline
 from ..fusion.fuse import proven_fused, with_warnings
 from ..run_planner import run_planner
@@ -98,8 +98,7 @@ class _XlaFusion:
         after = self.fuse(plan.program, plan.schedule)
         if after.cnodes:
             yield after
-        graph = plan.program.graph
-        captured = Schedule("captured", "", frees_after_last_use(graph, capture_order(graph)))
+        captured = store_all(plan.program)
         if plan.budget is None or plan.schedule.steps == captured.steps:
             return
         before = self.fuse(plan.program, captured, peaks_of(plan.program, captured))

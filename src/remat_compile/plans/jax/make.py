@@ -29,7 +29,7 @@ def jax_step(
     outputs to a scalar where the model returns none. FB0931 where JAX is missing, FB0932
     for float64 without `jax_enable_x64`, FB0920 and FB0933 for what JAX cannot express.
     """
-    from ..files.plan_text import pick_schedule
+    from ..files.look import pick_schedule
     from ..plan import Plan
 
     check_choice("style", style, JaxStyle)

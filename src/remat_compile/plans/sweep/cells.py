@@ -51,11 +51,11 @@ class Cell:
 
 CELL_FIELDS = tuple(one.name for one in fields(Cell))
 
-_TYPES: dict[str, type[int] | type[float]] = {
-    **dict.fromkeys(("budget_bytes", "peak_bytes", "activation_peak_bytes"), int),
-    **dict.fromkeys(("least_bytes", "floor_bytes"), int),
-    **dict.fromkeys(("plan_s", "time_s", "overhead", "lower_bound_s", "gap"), float),
-    "time_limit_s": float,
+_KINDS: dict[str, type[int] | type[float]] = {"int": int, "float": float}
+_TYPES = {
+    one.name: _KINDS[kind]
+    for one in fields(Cell)
+    if (kind := str(one.type).removesuffix(" | None")) in _KINDS
 }
 
 

@@ -26,7 +26,7 @@ from .drawing import (
     stretches,
 )
 from .gantt import lives, streams
-from .rollup import OperatorTime, by_operator
+from .rollup import TimeSpent, by_operator
 
 MOST_OPERATORS = 20
 
@@ -141,11 +141,11 @@ def _stack(subject: Subject, stretch: Stretch, moment: Moment) -> list[Spec]:
     return rows
 
 
-def _operators(times: Sequence[OperatorTime]) -> Spec:
+def _operators(times: Sequence[TimeSpent]) -> Spec:
     shown_times = times[:MOST_OPERATORS]
     rows = [
         {
-            "operator": shown(t.operator, 48),
+            "operator": shown(t.name, 48),
             "ms": taken / 1e6,
             "run": run,
             "took": f"{format_ns(taken)} in {count} executions",

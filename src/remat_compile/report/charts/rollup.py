@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...ir.graph import CNode, Graph
@@ -12,68 +12,58 @@ MOST_DEPTH = 12
 """Levels of the tree of modules; what lies deeper counts with its ancestor."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTime:
-    """Executions and nanoseconds of an operator: first executions, and later ones."""
-
-    operator: str
-    first_runs: int
-    first_ns: int
-    again_runs: int
-    again_ns: int
-
-
 @dataclass(slots=True)
-class ModuleTime:
-    """A module with all that lies in it."""
+class TimeSpent:
+    """Executions and nanoseconds of an operator, or of a module with all that lies in it: first
+    executions, and later ones."""
 
     name: str
-    runs: int = 0
+    first_runs: int = 0
     first_ns: int = 0
     again_runs: int = 0
     again_ns: int = 0
-    parts: dict[str, ModuleTime] = field(default_factory=dict)
+    parts: dict[str, TimeSpent] = field(default_factory=dict)
 
     @property
     def total_ns(self) -> int:
         return self.first_ns + self.again_ns
 
-    def ranked(self) -> list[ModuleTime]:
+    def ranked(self) -> list[TimeSpent]:
         """Its parts, the slowest first."""
-        return sorted(self.parts.values(), key=lambda part: (-part.total_ns, part.name))
+        return slowest_first(self.parts.values())
 
     def _add(self, run: Run) -> None:
-        self.runs += 1
         taken = run.end_ns - run.start_ns
         if run.execution == 1:
+            self.first_runs += 1
             self.first_ns += taken
         else:
             self.again_runs += 1
             self.again_ns += taken
 
 
-def by_operator(graph: Graph, runs: Iterable[Run]) -> list[OperatorTime]:
+def slowest_first(times: Iterable[TimeSpent]) -> list[TimeSpent]:
+    return sorted(times, key=lambda t: (-t.total_ns, t.name))
+
+
+def by_operator(graph: Graph, runs: Iterable[Run]) -> list[TimeSpent]:
     """One entry per operator, the slowest first."""
-    by_name: dict[str, ModuleTime] = {}
+    by_name: dict[str, TimeSpent] = {}
     for run in runs:
         name = graph.cnode[run.cnode].call.op
-        by_name.setdefault(name, ModuleTime(name))._add(run)
-    times = [
-        OperatorTime(t.name, t.runs - t.again_runs, t.first_ns, t.again_runs, t.again_ns)
-        for t in by_name.values()
-    ]
-    return sorted(times, key=lambda t: (-t.first_ns - t.again_ns, t.operator))
+        by_name.setdefault(name, TimeSpent(name))._add(run)
+    return slowest_first(by_name.values())
 
 
-def by_module(graph: Graph, runs: Iterable[Run]) -> ModuleTime:
+def by_module(graph: Graph, runs: Iterable[Run]) -> TimeSpent:
     """The tree of modules; its root holds the whole step."""
-    root = ModuleTime("the step")
-    path_of = _paths(graph)
+    root = TimeSpent("the step")
+    paths = {c.name: module_path(graph, c) for c in graph.cnodes}
     for run in runs:
         node = root
         node._add(run)
-        for part in path_of(graph.cnode[run.cnode]):
-            node = node.parts.setdefault(part, ModuleTime(part))
+        for part in paths[run.cnode]:
+            node = node.parts.setdefault(part, TimeSpent(part))
             node._add(run)
     return root
 
@@ -83,14 +73,3 @@ def module_path(graph: Graph, c: CNode) -> tuple[str, ...]:
     of its own counts with the forward ones it belongs to. Empty where none is known."""
     sources = (c, *(graph.cnode[name] for name in c.of))
     return next((s.loc.modules for s in sources if s.loc and s.loc.module), ())[:MOST_DEPTH]
-
-
-def _paths(graph: Graph) -> Callable[[CNode], tuple[str, ...]]:
-    known: dict[str, tuple[str, ...]] = {}
-
-    def path_of(c: CNode) -> tuple[str, ...]:
-        if c.name not in known:
-            known[c.name] = module_path(graph, c)
-        return known[c.name]
-
-    return path_of

@@ -15,15 +15,15 @@ Twenty-four equal layers and at most eight children: eight times three layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Literal
 
 from .forward import ForwardGraph
 from .h_partition import h_partition
-from .intervals import cheapest_cuts, interval_partition
-from .periods import Repeat, runs_of
 
 Kind = Literal["auto", "dominators", "intervals", "chain"]
 
@@ -98,8 +98,8 @@ def _finer(
     bounds: Sequence[int],
     parts: int,
 ) -> list[int]:
-    """With every period cut into about `parts` parts, all at the same places: few children see
-    too little of what lies inside of them."""
+    """The bounds with every period cut into about `parts` parts, all at the same places: few
+    children see too little of what lies inside of them."""
     crossing = forward.crossing_bytes_P
     cuts = set(bounds)
     for run, first in zip(runs, firsts, strict=True):
@@ -123,7 +123,7 @@ def _phase(forward: ForwardGraph, run: Repeat) -> int:
 
 
 def _bounds(runs: Sequence[Repeat], firsts: Sequence[int], n: int, joined: int) -> list[int]:
-    """Where children begin and end with so many periods in each."""
+    """The places where children begin and end with so many periods in each."""
     bounds = [0]
     for run, first in zip(runs, firsts, strict=True):
         periods = (run.end - first) // run.period
@@ -144,3 +144,121 @@ def _periods_a_child(
         if len(_bounds(runs, firsts, n, joined)) - 1 <= limits.children:
             return joined if len(_bounds(runs, firsts, n, joined)) > 2 else None
     return None
+
+
+def interval_partition(forward: ForwardGraph, pieces: int) -> list[list[int]]:
+    """Between half and twice as many intervals of places as `pieces` says."""
+    n = len(forward)
+    length = max(1, -(-n // max(1, pieces)))
+    low, high = max(1, -(-length // 2)), max(1, length + length // 2)
+    cuts = cheapest_cuts(forward.crossing_bytes_P, low, high)
+    return [list(range(a, b)) for a, b in pairwise([0, *cuts, n])]
+
+
+def cheapest_cuts(crossing: Sequence[int], low: int, high: int) -> list[int]:
+    """Places behind which to cut, as many as it takes for pieces of `low` to `high` places (the
+    last may be shorter), so that the crossing bytes of the cuts are the least in sum: a shortest
+    path over the places, O(N). Here one byte crosses after the third and the fifth place.
+
+    >>> cheapest_cuts([10, 10, 1, 10, 1, 10, 10], 2, 3)
+    [3, 5]
+    """
+    n = len(crossing)
+    cost = [0.0] + [inf] * (n - 1)
+    origin = [-1] * n
+    window: deque[int] = deque()
+    for i in range(low, n):
+        _enter(window, cost, i - low)
+        while window and window[0] < i - high:
+            window.popleft()
+        if window:
+            origin[i] = window[0]
+            cost[i] = cost[window[0]] + crossing[i - 1]
+    cuts: list[int] = []
+    at = min(range(max(0, n - high), n), key=lambda j: (cost[j], -j), default=0)
+    while at > 0:
+        cuts.append(at)
+        at = origin[at]
+    return cuts[::-1]
+
+
+def _enter(window: deque[int], cost: Sequence[float], j: int) -> None:
+    """Keeps the places of the window in order of rising cost."""
+    if cost[j] == inf:
+        return
+    while window and cost[window[-1]] > cost[j]:
+        window.pop()
+    window.append(j)
+
+
+_TRIED = 8
+"""Limit on the periods that are tried, most frequent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Entries `start` to `end` (exclusive) repeat with `period`, at least twice."""
+
+    start: int
+    end: int
+    period: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+def longest_run(
+    kinds: Sequence[Hashable], votes: Sequence[Hashable], start: int, end: int
+) -> Repeat | None:
+    """The run that covers most of this stretch, the smallest period among equals; None where
+    nothing repeats. O(n log n).
+
+    The gaps between neighbouring equal votes are counted, and the few that occur most are tried as
+    periods. A vote is an entry with what stands around it: an operator that occurs several times in
+    a layer tells nothing of the layer's period, but with its predecessors it does.
+
+    >>> longest_run("xabcabcabcy", "xabcabcabcy", 0, 11)
+    Repeat(start=1, end=10, period=3)
+    """
+    best: Repeat | None = None
+    for period in _periods(votes, start, end):
+        for run in _runs_with(kinds, start, end, period):
+            if best is None or (run.length, -run.period) > (best.length, -best.period):
+                best = run
+    return best
+
+
+def runs_of(kinds: Sequence[Hashable], votes: Sequence[Hashable], least: int) -> list[Repeat]:
+    """Runs that cover at least `least` entries and do not overlap, from left to right: the
+    longest, then those to both sides of it."""
+    runs: list[Repeat] = []
+    todo = [(0, len(kinds))]
+    while todo:
+        start, end = todo.pop()
+        run = longest_run(kinds, votes, start, end) if end - start >= least else None
+        if run is None or run.length < least:
+            continue
+        runs.append(run)
+        todo += [(start, run.start), (run.end, end)]
+    return sorted(runs, key=lambda run: run.start)
+
+
+def _periods(votes: Sequence[Hashable], start: int, end: int) -> list[int]:
+    gaps: Counter[int] = Counter()
+    last: dict[Hashable, int] = {}
+    for i in range(start, end):
+        if votes[i] in last:
+            gaps[i - last[votes[i]]] += 1
+        last[votes[i]] = i
+    return [gap for gap, _ in sorted(gaps.items(), key=lambda g: (-g[1], g[0]))[:_TRIED]]
+
+
+def _runs_with(kinds: Sequence[Hashable], start: int, end: int, period: int) -> Iterator[Repeat]:
+    first = start
+    for i in range(start, end - period + 1):
+        if i + period < end and kinds[i] == kinds[i + period]:
+            continue
+        if i - first >= period:
+            yield Repeat(first, i + period, period)
+        first = i + 1

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
+from ....ir.analysis.order import least_first
 from ...instance import Instance
 
 _HUB = 64
 """A value with more forward readers than this joins nothing (a mask, a table)."""
 _SEEN = 3
-"""So far back does the vote of a cNode look."""
+"""The number of steps back that the vote of a cNode looks."""
 
 
 @dataclass(frozen=True)
@@ -150,33 +150,13 @@ class ForwardGraph:
         """The groups in an order that respects every edge, the least place first among those
         that may come next; None where there is none."""
         group_P = {p: g for g, places in enumerate(groups) for p in places}
-        before: list[set[int]] = [set() for _ in groups]
-        after: list[set[int]] = [set() for _ in groups]
+        before: dict[int, set[int]] = {g: set() for g in range(len(groups))}
         for p, places in enumerate(self.before_P):
-            for q in places:
-                g, h = group_P[q], group_P[p]
-                if g != h:
-                    before[h].add(g)
-                    after[g].add(h)
-        return _topological(groups, before, after)
+            g = group_P[p]
+            before[g].update(h for q in places if (h := group_P[q]) != g)
+        ordered = least_first(before, lambda g: min(groups[g]))
+        return [sorted(groups[g]) for g in ordered] if len(ordered) == len(groups) else None
 
 
 def _read(instance: Instance, c: int) -> Iterable[int]:
     return {*instance.reads_C[c], *instance.rereads_C[c]}
-
-
-def _topological(
-    groups: Sequence[Sequence[int]], before: list[set[int]], after: list[set[int]]
-) -> list[list[int]] | None:
-    ready = [(min(groups[g]), g) for g, some in enumerate(before) if not some]
-    heapify(ready)
-    left = [len(some) for some in before]
-    ordered: list[list[int]] = []
-    while ready:
-        _, g = heappop(ready)
-        ordered.append(sorted(groups[g]))
-        for h in sorted(after[g]):
-            left[h] -= 1
-            if not left[h]:
-                heappush(ready, (min(groups[h]), h))
-    return ordered if len(ordered) == len(groups) else None

@@ -24,7 +24,7 @@ from ...chains.stages import (
     written_by,
 )
 from ...instance import Instance, Order
-from ..partition.level import Level
+from ..partition.levels import Level
 
 _SLACKS = 4
 """Limit on the moments of a run that are distinguished by their dead inputs."""

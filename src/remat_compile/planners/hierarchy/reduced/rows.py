@@ -23,48 +23,103 @@ at a moment and not needed after the event is taken back there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
 from ...chains.stages import cost_of, needed_at_start
-from ...programs.liveness_rows import (
-    NO,
-    YES,
-    AliveSum,
-    LivenessRows,
-)
-from ..partition.level import Level
+from ...instance import Order
+from ...programs.liveness_rows import NO, YES, AliveSum, Definition, LivenessRows
+from ...solvers.milp import Milp, Vector, merged
+from ..partition.levels import Level
 from .prices import ChildPrices, Way
-from .solution import (
-    SKIM,
-    ReducedModel,
-    ReplayColumns,
-)
+
+SKIM = -1
+"""The mode that saves nothing; others are the numbers of options."""
 
 
-def reduced_model(
-    level: Level,
-    prices: Sequence[ChildPrices],
-    limit_bytes: int,
-    saved_bytes: int | None = None,
-    *,
-    correct: bool = False,
-) -> ReducedModel:
+@dataclass(frozen=True)
+class ReplayColumns:
+    """R_t,k: the columns of its modes. `last`: k = t, just before its own backward."""
+
+    target: int
+    child: int
+    last: bool
+    column: dict[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class ReducedModel:
+    """Objective times `scale_ns`, plus `fixed_ns`, is the time of the step in ns."""
+
+    milp: Milp
+    scale_ns: float
+    fixed_ns: int
+    fits: bool
+    level: Level
+    prices: Sequence[ChildPrices]
+    first: Sequence[dict[int, int]]
+    replays: Sequence[Sequence[ReplayColumns]]
+    """For each child t, in the order they run."""
+    definitions: Sequence[Definition]
+
+    def order(self, point: Vector) -> Order:
+        """The cNodes of the level that a point runs."""
+        order: Order = []
+        option: dict[int, int] = {}
+
+        def run(ways: ChildPrices, modes: Iterable[tuple[int, int]], j: int, form: str) -> None:
+            for mode, column in modes:
+                if point[column] > 0.5:
+                    if mode == SKIM:
+                        skim = ways.skim_first if form == "first" else ways.skim_again
+                        order.extend(skim.run)
+                    else:
+                        option[j] = mode
+                        order.extend(getattr(ways.options[mode], form).run)
+
+        prices, last = self.prices, len(self.level) - 1
+        for j in range(last):
+            if self.first[j]:
+                run(prices[j], self.first[j].items(), j, "first")
+            else:
+                order.extend(prices[j].skim_first.run)
+        order += [*self.level.forward_N[last], *self.level.backward_N[last]]
+        for t in reversed(range(last)):
+            for replay in self.replays[t]:
+                form = "last" if replay.last else "again"
+                run(prices[replay.child], replay.column.items(), replay.child, form)
+            if prices[t].options:
+                order.extend(prices[t].options[option.get(t, 0)].back.run)
+        return order
+
+    def point(self, options: Sequence[int]) -> Vector:
+        """The point at which each child with a backward saves for one option at once, and
+        nothing runs again."""
+        point = np.zeros(self.milp.columns)
+        for j, columns in enumerate(self.first):
+            if columns:
+                point[columns[options[j]]] = 1.0
+        for column, states in self.definitions:
+            point[column] = max(
+                s.constant + sum(factor * point[other] for other, factor in s.terms) for s in states
+            )
+        return np.maximum(point, 0.0)
+
+
+class ReducedProgram(LivenessRows):
     """The program for a peak of at most `limit_bytes`, as the level's instance counts them, with
-    at most `saved_bytes` alive when the loss starts."""
-    return _Reduced(level, prices, limit_bytes, saved_bytes, correct=correct).model()
-
-
-class _Reduced(LivenessRows):
-    """Walks the events backwards."""
+    at most `saved_bytes` alive when the loss starts. Walks the events backwards."""
 
     def __init__(
         self,
         level: Level,
         prices: Sequence[ChildPrices],
         limit_bytes: int,
-        saved_bytes: int | None,
+        saved_bytes: int | None = None,
         *,
-        correct: bool,
+        correct: bool = False,
     ):
         inst = level.instance
         self.level, self.prices, self.correct = level, prices, correct
@@ -301,17 +356,10 @@ class _Reduced(LivenessRows):
         credit = self.builder.column(integer=False)
         gap = [(c, float(f)) for c, f in after.terms] + [(c, -float(f)) for c, f in before.terms]
         room = float(before.constant - after.constant)
-        self.builder.row(_merged([(credit, 1.0), *gap]), upper=room)
+        self.builder.row(merged([(credit, 1.0), *gap]), upper=room)
         self.builder.row([(credit, 1.0), *((c, -1.0) for c in columns)], upper=0.0)
         beside[credit] = beside.get(credit, 0) - size
         return 0
-
-
-def _merged(terms: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
-    total: dict[int, float] = {}
-    for column, factor in terms:
-        total[column] = total.get(column, 0.0) + factor
-    return [(column, factor) for column, factor in total.items() if factor]
 
 
 def _reading(way: Way, reads: frozenset[int]) -> Way:

@@ -10,18 +10,16 @@ from ...eviction.keep import keep_what_fits
 from ...instance import Instance, Order
 from ...programs.answer import (
     Incumbent,
-    OnOrder,
     ProgramAnswer,
     saved_bytes_of,
 )
 from ...programs.solve_compact import is_valid
 from ...solvers import MilpSolver
 from ...solvers.milp import Vector
-from ..partition.level import Level
-from ..partition.tree import PartClass
-from .offers import Offer, offers_of
+from ..partition.levels import Level, PartClass
+from .options import Offer, offers_of
 from .prices import ChildPrices, prices_of
-from .rows import reduced_model
+from .rows import ReducedProgram
 
 
 def flattened(level: Level, j: int, order: Sequence[int]) -> Order:
@@ -40,7 +38,7 @@ class LevelProblem:
 
     @staticmethod
     def of(part: PartClass, options: int) -> LevelProblem:
-        """With at most so many options for each child. Not for a leaf."""
+        """The problem of a part that is no leaf, with at most so many options for each child."""
         assert part.level is not None
         level = part.level
         known: dict[int, list[Offer]] = {}
@@ -65,7 +63,6 @@ class LevelProblem:
         correct: bool = False,
         most_checks: int | None = None,
         room: int | None = None,
-        on_order: OnOrder | None = None,
     ) -> ProgramAnswer:
         """The best flat order found under a peak and, where given, a bound on what is saved.
 
@@ -73,8 +70,10 @@ class LevelProblem:
         bound, so orders for more room than there is may fit all the same.
         """
         inst = self.level.instance
-        model = reduced_model(self.level, self.prices, room or peak, saved, correct=correct)
-        incumbent = Incumbent(inst, peak, on_order)
+        model = ReducedProgram(
+            self.level, self.prices, room or peak, saved, correct=correct
+        ).model()
+        incumbent = Incumbent(inst, peak)
         if not model.fits:
             return incumbent.answer("infeasible", model.fixed_ns)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
+from typing import ClassVar
 
 from ....ir.diagnostics import Diagnostic, fail
-from ....ir.program import Budget, Program
 from ....ir.schedule import Schedule
 from ....ir.semantics.simulate import Trace, simulate
 from ....ir.wording import worded
@@ -19,11 +19,8 @@ from ...contract import (
     TimedOut,
 )
 from ...instance import Instance, Order
-from ...results import (
-    Task,
-    check_budget,
-    peak_of,
-)
+from ...results import Task, peak_of
+from ...search import SearchPlanner
 from .clock import time_ns
 from .gaps import Gap, gaps_of
 from .place import Frame, Move, bring_back, send, steps_of, within
@@ -57,18 +54,6 @@ class CopyTask:
     """The order of least bytes without copies that was tried."""
     _frame: Frame | None = None
     """The result for the order that was tried last."""
-
-    @staticmethod
-    def of(program: Program, budget: Budget | None, planner: str, deadline: float) -> CopyTask:
-        """FB0473 for a target without a link; otherwise as `Task.of`."""
-        check_budget(budget)
-        if not program.target.has_link:
-            message = (
-                f'{planner} copies to the host, and target "{program.target.name}" has no link'
-            )
-            hint = worded("name a {device} that has one, or give {link}", link="25GB/s")
-            fail("FB0473", message, hint=hint, usage=True)
-        return CopyTask(Task.of(program, budget, planner, deadline))
 
     @property
     def instance(self) -> Instance:
@@ -212,3 +197,22 @@ class CopyTask:
         hint = worded("give {host_budget} or more", host_budget=f"{trace.host_peak_bytes}B")
         why = Diagnostic("FB0475", message, notes=plain.why.notes, hint=hint)
         return Infeasible(plain.min_budget, plain.floor_bytes, why, short_of="host")
+
+
+class CopyPlanner(SearchPlanner):
+    """A planner that copies to the host."""
+
+    copies: ClassVar[bool] = True
+
+    def search(self, task: Task) -> PlanResult:
+        """FB0473 for a target without a link."""
+        target = task.program.target
+        if not target.has_link:
+            message = f'{task.planner} copies to the host, and target "{target.name}" has no link'
+            hint = worded("name a {device} that has one, or give {link}", link="25GB/s")
+            fail("FB0473", message, hint=hint, usage=True)
+        return self.search_copies(CopyTask(task))
+
+    def search_copies(self, task: CopyTask) -> PlanResult:
+        """The answer to a task with copies, by its deadline."""
+        raise NotImplementedError

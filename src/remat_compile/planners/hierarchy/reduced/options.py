@@ -1,4 +1,4 @@
-"""Options in closed form: what is made again is chosen at once, without a solver.
+"""Options of a part in closed form, and the choice among all that are known.
 
 Save all, save nothing, and *drop cheap*: make again whatever takes less time per byte than some
 ratio (Zhao 2024, section 4.4, third schedule). At upper levels also one option for each child, by
@@ -13,11 +13,13 @@ runs again before the first backward that needs it, and is there until the last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from ..instance import Instance, Order
-from .partition.level import Level
-from .reduced.prices import ChildPrices
+from ...instance import Instance, Order
+from ...programs.answer import saved_bytes_of
+from ..partition.levels import Level
+from .prices import ChildPrices
 
 _RATIOS = (0.25, 0.5, 0.75)
 """Drop-cheap makes again the cheapest values that have this share of all bytes."""
@@ -106,3 +108,65 @@ def _order(level: Level, prices: Sequence[ChildPrices], chosen: Sequence[int]) -
         if chosen[j] >= 0:
             order += prices[j].options[chosen[j]].back.run
     return order
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An order of a class's instance, with bytes saved between forward and backward, time, and
+    peak bytes."""
+
+    saved_bytes: int
+    time_ns: int
+    peak_bytes: int
+    order: tuple[int, ...]
+
+    @staticmethod
+    def of(instance: Instance, order: Order) -> Offer:
+        saved = saved_bytes_of(instance, order)
+        return Offer(saved, instance.time_ns(order), instance.peak(order), tuple(order))
+
+    def is_no_worse(self, other: Offer) -> bool:
+        return (
+            self.saved_bytes <= other.saved_bytes
+            and self.time_ns <= other.time_ns
+            and self.peak_bytes <= other.peak_bytes
+        )
+
+
+def pareto(offers: Iterable[Offer]) -> list[Offer]:
+    """The Pareto-optimal options by bytes saved; the first of equal ones."""
+    kept: list[Offer] = []
+    for offer in sorted(
+        set(offers), key=lambda o: (o.saved_bytes, o.time_ns, o.peak_bytes, o.order)
+    ):
+        if not any(other.is_no_worse(offer) for other in kept):
+            kept.append(offer)
+    return kept
+
+
+def offers_of(instance: Instance, orders: Iterable[Order], most: int) -> list[Offer]:
+    """At most `most` of the orders, at least one, from the most saved to the least.
+
+    Of those that no other beats in bytes saved, time and peak, the two ends and then always the one
+    farthest from those chosen, in saved bytes and peak (Zhao 2024, section 3.4.4, where it is the
+    peak alone).
+    """
+    known = pareto(Offer.of(instance, order) for order in orders)
+    if len(known) <= most:
+        return known[::-1]
+    high = max(1, max(o.saved_bytes for o in known))
+    top = max(1, max(o.peak_bytes for o in known))
+
+    def apart(one: Offer, other: Offer) -> float:
+        saved = (one.saved_bytes - other.saved_bytes) / high
+        peak = (one.peak_bytes - other.peak_bytes) / top
+        return saved * saved + 0.25 * peak * peak
+
+    fastest = min(known, key=lambda o: (o.time_ns, o.saved_bytes))
+    chosen = [fastest]
+    if known[0] != fastest and most > 1:
+        chosen.append(known[0])
+    while len(chosen) < most:
+        rest = [o for o in known if o not in chosen]
+        chosen.append(max(rest, key=lambda o: min(apart(o, c) for c in chosen)))
+    return sorted(chosen, key=lambda o: -o.saved_bytes)
