@@ -15,7 +15,7 @@ from helpers.clock import patient
 from helpers.onnx.operators_once import operators_read_once
 from helpers.planners.kept_processes import kept_processes
 
-for profile, examples in (("shared-machine", 30), ("breadth", 100)):
+for profile, examples in (("shared-machine", 25), ("breadth", 100)):
     settings.register_profile(
         profile,
         deadline=None,

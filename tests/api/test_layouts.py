@@ -14,7 +14,7 @@ from torch import nn
 
 import remat_compile
 from remat_compile.api import load
-from remat_compile.capture.torch.graph.layouts import layout_of
+from remat_compile.capture.torch.assemble import layout_of
 from remat_compile.cli import main
 from remat_compile.device.strides import lie_alike
 from remat_compile.ir.diagnostics import FBError

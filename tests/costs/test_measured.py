@@ -13,14 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.clock import HANGS_S, skips
 from helpers.programs.hand_built import (
     batch_norm_program,
     batch_norm_values,
     dropout_program,
     dropout_values,
     dynamic_dropout_program,
-    node,
-    op,
 )
 from remat_compile.backends.torch import emit, measure_peak
 from remat_compile.capture.torch import export, lower
@@ -30,10 +29,11 @@ from remat_compile.costs.meter import Meter
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym, add, evaluate, mul
-from remat_compile.ir.graph import CALLER_KINDS, Call, CNode, Graph, Ref
-from remat_compile.ir.program import Binding, Program, Result, Symbol
+from remat_compile.ir.graph import CALLER_KINDS, Call, Ref
+from remat_compile.ir.program import Program, Symbol
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import Sizes, simulate
+from remat_compile.ir.text.parser import parse_program
 from remat_compile.operators.executor import execute
 from remat_compile.verifier import cost_assumptions
 
@@ -57,25 +57,24 @@ def peaks(
     return trace.peak_bytes - held, use.peak_bytes_over_entry
 
 
-def loss_program(batch: int = 6) -> Program:
-    """x -> mse_loss(x, y): the result keeps the storage of all squared differences."""
-    graph = Graph(
-        "mse",
-        (
-            node("x", "input", batch, 10),
-            node("y", "input", batch, 10),
-            node("l", "output"),
-            node("one", "tangent"),
-            node("dx", "output", batch, 10),
-        ),
-        (),
-        (
-            op("F1", "fwd", "l", "aten.mse_loss.default", "%x", "%y"),
-            op("L", "loss", "one", "loss", "%l"),
-            op("B1", "bwd", "dx", "aten.mse_loss_backward.default", "%one", "%x", "%y", 1),
-        ),
-    )
-    return Program(graph, Binding(results=(Result("l", "one"),)))
+LOSS = """fbir 1
+graph @mse {
+  %x : input f32[6, 10] bytes 240
+  %y : input f32[6, 10] bytes 240
+  %l : output f32[] bytes 4
+  %one : tangent f32[] bytes 4
+  %dx : output f32[6, 10] bytes 240
+  F1: fwd %l = aten.mse_loss.default(%x, %y)
+  L: loss %one = loss(%l)
+  B1: bwd %dx = aten.mse_loss_backward.default(%one, %x, %y, 1)
+}
+bind {
+  arg "x" = %x grad %dx
+  arg "y" = %y
+  result %l tangent %one
+}
+"""
+"""The result keeps the storage of all squared differences."""
 
 
 @pytest.mark.parametrize("hold", [True, False], ids=["whole", "alone"])
@@ -126,14 +125,14 @@ def test_header_says_what_was_measured_where() -> None:
 
 def test_kept_storage_of_a_loss_is_found() -> None:
     values = {"x": torch.ones(6, 10), "y": torch.zeros(6, 10)}
-    costed = measured(loss_program(), values)
+    costed = measured(parse_program(LOSS), values)
     assert costed.graph.anode["l"].size == Const(6 * 10 * 4)
     predicted, real = peaks(costed, values)
     assert predicted == real
 
 
 def test_kept_storage_under_a_symbol_is_found_for_the_whole_range() -> None:
-    program = loss_program()
+    program = parse_program(LOSS)
     batch = Sym("b")
     anodes = tuple(
         replace(a, shape=(batch, Const(10)), size=mul(Const(40), batch)) if a.shape else a
@@ -172,35 +171,21 @@ def test_workspace_follows_the_batch() -> None:
 @pytest.mark.parametrize("low", [1, 4])
 def test_workspace_of_a_convolution_is_bounded_over_the_range(low: int) -> None:
     """oneDNN and the native kernel take turns as the batch grows."""
-    batch = Sym("b")
-    graph = Graph(
-        "conv",
-        (
-            node("x", "input", batch, 8, 16, 16),
-            node("w", "param", 2, 8, 1, 1),
-            node("o", "output", batch, 2, 16, 16),
-        ),
-        (),
-        (
-            op(
-                "F1",
-                "fwd",
-                "o",
-                "aten.convolution.default",
-                "%x",
-                "%w",
-                None,
-                (1, 1),
-                (0, 0),
-                (1, 1),
-                False,
-                (0, 0),
-                1,
-            ),
-            CNode("L", "loss", (), Call("loss", (Ref("o"),))),
-        ),
-    )
-    program = Program(graph, symbols=(Symbol("b", low, 40, 4, 0, 0),))
+    program = parse_program(f"""fbir 1
+sym b in [{low}, 40] = 4 of arg 0 dim 0
+graph @conv {{
+  %x : input f32[b, 8, 16, 16] bytes 8192*b
+  %w : input f32[2, 8, 1, 1] bytes 64
+  %o : output f32[b, 2, 16, 16] bytes 2048*b
+  F1: fwd %o = aten.convolution.default(%x, %w, none, [1, 1], [0, 0], [1, 1], false, [0, 0], 1)
+  L: loss loss(%o)
+}}
+bind {{
+  arg "x" = %x
+  arg "w" = %w
+  result %o
+}}
+""")
     weight = torch.ones(2, 8, 1, 1)
     costed = measured(program, {"x": torch.ones(4, 8, 16, 16), "w": weight})
     for n in range(low, 41):
@@ -216,7 +201,7 @@ def test_a_range_too_wide_to_measure_is_refused() -> None:
 
 def test_a_failing_operator_is_named() -> None:
     program = dropout_program()
-    broken = op("F1", "fwd", "h", "aten.mm.default", "%x", "%w2")
+    broken = replace(program.graph.cnodes[0], call=Call("aten.mm.default", (Ref("x"), Ref("w2"))))
     cnodes = (broken, *program.graph.cnodes[1:])
     program = replace(program, graph=replace(program.graph, cnodes=cnodes))
     with pytest.raises(FBError, match=r"F1: aten\.mm\.default failed") as caught:
@@ -259,7 +244,7 @@ def test_the_clock_is_not_stretched_by_other_programs(
     monkeypatch.setattr(time, "perf_counter_ns", lambda: next(passed))
     info = SimpleNamespace(resolution=resolution)
     monkeypatch.setattr(time, "get_clock_info", lambda _: info)
-    program = loss_program()
+    program = parse_program(LOSS)
     values = {"x": torch.randn(6, 10), "y": torch.randn(6, 10)}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -295,3 +280,23 @@ def test_views_count_where_the_code_derives_them(monkeypatch: pytest.MonkeyPatch
     derived = re.findall(r" = \w+\.t\(\)| = _aten_split_Tensor\(| = _aten_expand\w*\(", source)
     handed_back = 1  # the gradient is a view, which no computation reads
     assert len(derived) == sum(counts.values()) + handed_back
+
+
+# -- Timing operators ends at its limit -----------------------------------------------------------
+
+
+def test_what_comes_past_the_limit_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run takes 10 of 100 units, and none gets more than a quarter of what is left: three of 100,
+    two of 70 and of 50, and then one each time, as there must be a time for each."""
+    unit_s, skip = 10 * HANGS_S, skips(monkeypatch)
+    monkeypatch.setattr("remat_compile.costs.meter._ENOUGH_S", 1000 * unit_s)
+    meter, counts = Meter(torch.device("cpu"), 1, 100 * unit_s), list[int]()
+
+    def run() -> None:
+        counts[-1] += 1
+        skip(10 * unit_s)
+
+    for _ in range(9):
+        counts.append(0)
+        meter._time_ns(run)
+    assert counts == [3, 2, 2, 1, 1, 1, 1, 1, 1]

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import typer
+from nbclient import NotebookClient
 from typer.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
@@ -118,3 +120,30 @@ def test_train_transformers(arguments: tuple[str, ...]) -> None:
     done = python("examples/train_transformers.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert "bit-equal to eager: True" in done.stdout
+
+
+# -- In a real kernel -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_plans() -> None:
+    notebook = nbformat.read(ROOT / "examples/plan.ipynb", 4)
+    # What is slow says so under its cell from the beginning.
+    slow = "from remat_compile.plans import progress\nprogress.SLOW_S = 0.0"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(slow))
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert {output["output_type"] for output in outputs} <= {"display_data", "execute_result"}
+    lines = [o["data"] for o in outputs if o["output_type"] == "display_data"]
+    assert len(lines) == 2, "one for the plan and one for the sweep"
+    assert all(line == {"text/plain": ""} for line in lines), "each is gone once its work is over"
+    plan, picture, size, sweep = (
+        o["data"] for o in outputs if o["output_type"] == "execute_result"
+    )
+    assert "nothing recomputed" in plan["text/html"]
+    assert "<svg" in plan["text/html"]
+    assert plan["text/plain"].startswith("Plan(@plan by ")
+    assert "<svg" in picture["image/svg+xml"]
+    assert len(plan["text/html"]) < 150_000 < int(size["text/plain"])
+    assert sweep["text/plain"] == "Sweep(3 cells, 3 planned)"
+    assert "<svg" in sweep["image/svg+xml"]

@@ -6,9 +6,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
 
-from helpers.execution.random_runs import COPIED, Outcome, captured, execute, plans_of
-from helpers.programs.random_plans import KINDS
+from helpers.execution.random_runs import (
+    COPIED,
+    Outcome,
+    captured,
+    execute,
+    executed_in_jax,
+    plans_of,
+)
+from helpers.programs.random_plans import COPIES, KINDS
 from helpers.verifier.mutants.fused import all_runs_fused
 from remat_compile import Plan
 
@@ -53,3 +61,19 @@ def test_with_fused_cnodes_by_their_calls_too(bases: dict[str, Plan]) -> None:
 def test_they_have_every_kind_of_step(outcomes: list[Outcome]) -> None:
     counts: Counter[str] = sum((o.kinds for o in outcomes), Counter())
     assert {kind for kind in KINDS if not counts[kind]} == set()
+
+
+# -- A few random proven plans with copies run in JAX as in PyTorch, in float64 -------------------
+
+MODEL = "conv-bn-dropout-tied"
+
+
+def test_each_equals_pytorch_in_float64() -> None:
+    base = captured(MODEL, torch.float64)
+    execute = executed_in_jax(base)
+    outcomes = [
+        execute(MODEL, seed, plan) for seed, plan in plans_of(base, range(1, 4), copy=COPIED)
+    ]
+    assert [f"{o.seed}: {o.failure}" for o in outcomes if o.failure] == []
+    assert all(o.tensors >= 10 for o in outcomes)
+    assert not [kind for kind in COPIES if not any(o.kinds[kind] for o in outcomes)]

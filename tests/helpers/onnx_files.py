@@ -26,7 +26,8 @@ def write(
     opset: int = 20,
     elem_type: int = FLOAT,
 ) -> Path:
-    """A file with the given nodes; inputs have `elem_type`; output shapes are not checked."""
+    """A file with the given nodes; inputs have `elem_type`; output shapes are not checked. Domains
+    other than ONNX's own are of version 1."""
     graph = helper.make_graph(
         list(nodes),
         "g",
@@ -34,7 +35,8 @@ def write(
         [helper.make_tensor_value_info(n, FLOAT, []) for n in outputs],
         [numpy_helper.from_array(np.asarray(v), n) for n, v in weights.items()],
     )
-    imports = [helper.make_opsetid("", opset)]
+    others = {node.domain for node in nodes} - {""}
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in others)]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), path)
     return path
 

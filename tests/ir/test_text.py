@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from helpers.planners.graphs import chain
 from helpers.programs.strategies import exprs, programs
 from remat_compile.ir.collector import collector_paused
-from remat_compile.ir.diagnostics import Diagnostic, FBError, render
+from remat_compile.ir.diagnostics import FBError, render
 from remat_compile.ir.expr import (
     Add,
     CeilDiv,
@@ -223,17 +223,6 @@ def test_messages_show_place_caret_expectation() -> None:
         '    7 |   F1: fwd %y = ns.f(%x 1) at model.py:3 "f"\n'
         "      |                        ^"
     )
-
-
-@given(st.integers(0, len(SMALL) - 1), st.text(max_size=3))
-def test_no_text_makes_the_parser_fail_otherwise_than_by_a_diagnostic(at: int, noise: str) -> None:
-    for text in (SMALL[:at], SMALL[:at] + noise + SMALL[at:], SMALL[:at] + noise + SMALL[at + 3 :]):
-        diagnostics: tuple[Diagnostic, ...] = ()
-        try:
-            parse_program(text)
-        except FBError as error:
-            diagnostics = error.diagnostics
-        assert all(d.span is not None for d in diagnostics)
 
 
 def test_hash_covers_the_model_and_neither_header_nor_schedules() -> None:

@@ -1,4 +1,4 @@
-"""Two gloo processes train a model in all the ways that spread it; run by test_distributed.py.
+"""Two gloo processes train a model in all the ways that spread it; run by test_threads.py.
 
 Prints one line of JSON: per way, whether the parameters are those of eager to the bit, or the
 code that it was refused with.

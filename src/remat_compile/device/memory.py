@@ -9,7 +9,6 @@ seen when it is freed on the CPU: start before whatever the run frees.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch.autograd.profiler import profile, record_function
 
+from ..ir.collector import collector_paused
 from ..ir.diagnostics import fail
 from .devices import counts_bytes, synchronize
 
@@ -86,7 +86,7 @@ class _CpuRecorder:
                 hint="leave the surrounding profiler first",
             )
         profiler = profile(use_cpu=True, profile_memory=True)
-        with _no_collection():
+        with collector_paused():  # it may free older tensors in the middle of a run
             with _quiet_kineto():
                 profiler.__enter__()  # type: ignore[no-untyped-call]
             try:
@@ -134,18 +134,6 @@ def _recording(device: torch.device | None) -> Iterator[_CpuRecorder | _Accelera
     recorder = _AcceleratorRecorder(device) if counts and device else _CpuRecorder()
     with recorder.running():
         yield recorder
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps the garbage collector from freeing older tensors in the middle of a run."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

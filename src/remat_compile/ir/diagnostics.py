@@ -6,7 +6,7 @@ codes are listed in `spec/diagnostics.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal, NoReturn
@@ -89,6 +89,11 @@ def _excerpt(span: Span | None, lines: list[str] | None) -> list[str]:
     caret = " " * (width(before) + missing) + "^" * max(1, width(marked))
     gutter = f"{span.line:>5} | "
     return [gutter + printable(source), " " * (len(gutter) - 2) + "| " + caret]
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The names with commas between; of more than `most`, the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import assert_never
 
 
@@ -67,14 +68,9 @@ Expr = Const | Sym | Add | Mul | FloorDiv | CeilDiv | Max | RoundUp
 
 def add(*terms: Expr) -> Expr:
     """The sum, flattened, constants folded and standing last."""
-    flat: list[Expr] = []
-    constant = 0
-    for term in terms:
-        for part in term.terms if isinstance(term, Add) else (term,):
-            if isinstance(part, Const):
-                constant += part.value
-            else:
-                flat.append(part)
+    parts = [part for term in terms for part in (term.terms if isinstance(term, Add) else (term,))]
+    flat: list[Expr] = [part for part in parts if not isinstance(part, Const)]
+    constant = sum([part.value for part in parts if isinstance(part, Const)])
     if constant or not flat:
         flat.append(Const(constant))
     return flat[0] if len(flat) == 1 else Add(tuple(flat))
@@ -82,14 +78,9 @@ def add(*terms: Expr) -> Expr:
 
 def mul(*factors: Expr) -> Expr:
     """The product, flattened, constants folded and standing first."""
-    flat: list[Expr] = []
-    constant = 1
-    for factor in factors:
-        for part in factor.factors if isinstance(factor, Mul) else (factor,):
-            if isinstance(part, Const):
-                constant *= part.value
-            else:
-                flat.append(part)
+    parts = [part for f in factors for part in (f.factors if isinstance(f, Mul) else (f,))]
+    flat: list[Expr] = [part for part in parts if not isinstance(part, Const)]
+    constant = prod([part.value for part in parts if isinstance(part, Const)])
     if constant == 0:
         return Const(0)
     if constant != 1 or not flat:

@@ -15,15 +15,19 @@ def format_bytes(count: int) -> str:
 
 def format_rate(bytes_per_s: int) -> str:
     """For people: four digits and a decimal unit, as links are sold, as in `24.5 GB/s`."""
-    for unit, scale in (("GB/s", 10**9), ("MB/s", 10**6), ("kB/s", 10**3)):
-        if bytes_per_s >= scale:
-            return f"{bytes_per_s / scale:.4g} {unit}"
-    return f"{bytes_per_s} B/s"
+    return _scaled(bytes_per_s, ("GB/s", "MB/s", "kB/s", "B/s"))
 
 
 def format_ns(count: int) -> str:
     """For people: four digits, in ns, µs, ms or s."""
-    for unit, scale in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+    return _scaled(count, ("s", "ms", "µs", "ns"))
+
+
+def _scaled(count: int, units: tuple[str, ...]) -> str:
+    """In the largest of the units, each a thousand of the next, that it has one of."""
+    scale = 1000 ** (len(units) - 1)
+    for unit in units[:-1]:
         if abs(count) >= scale:
             return f"{count / scale:.4g} {unit}"
-    return f"{count} ns"
+        scale //= 1000
+    return f"{count} {units[-1]}"

@@ -10,7 +10,7 @@ import torch
 
 from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
-from ..ir.graph import Arg, Atom, Ref
+from ..ir.graph import Arg, Atom, AtomKind, Ref
 from .overloads import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_operators
 
 METHODS = {
@@ -42,8 +42,6 @@ _DTYPES: dict[str, torch.dtype] = {
     "c64": torch.complex64,
     "c128": torch.complex128,
 }
-_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
 _LAYOUTS: dict[str, torch.layout] = {
     "strided": torch.strided,
     "sparse_coo": torch.sparse_coo,
@@ -56,7 +54,14 @@ _FORMATS: dict[str, torch.memory_format] = {
     "channels_last_3d": torch.channels_last_3d,
 }
 
-ATOMS: tuple[object, ...] = (*_DTYPES.values(), *_LAYOUTS.values(), *_FORMATS.values())
+_TABLES: dict[AtomKind, Mapping[str, object]] = {
+    "dtype": _DTYPES,
+    "layout": _LAYOUTS,
+    "format": _FORMATS,
+}
+_NAMED = {of: Atom(kind, name) for kind, table in _TABLES.items() for name, of in table.items()}
+
+ATOMS: tuple[object, ...] = tuple(_NAMED)
 """The objects of PyTorch that atoms stand for, devices left out."""
 
 
@@ -105,9 +110,9 @@ def _known_ops() -> list[str]:
 
 def from_torch_dtype(dtype: torch.dtype) -> str:
     """`torch.float32` -> `f32`. Raises FBError FB0902 for a dtype that the IR has not."""
-    if dtype not in _DTYPE_NAMES:
+    if dtype not in _NAMED:
         fail("FB0902", f"tensors of {dtype} are not supported")
-    return _DTYPE_NAMES[dtype]
+    return _NAMED[dtype].value
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -123,25 +128,16 @@ def atom_of(value: object) -> Atom | None:
     Raises FBError FB0902 for one of these that the IR cannot name.
     """
     match value:
-        case torch.dtype():
-            return Atom("dtype", from_torch_dtype(value))
+        case torch.dtype() | torch.layout() | torch.memory_format():
+            if value not in _NAMED:
+                fail("FB0902", f"{value} is not supported")
+            return _NAMED[value]
         case torch.device():
             return Atom("device", str(value))
-        case torch.layout():
-            return Atom("layout", _name_of(value, _LAYOUTS))
-        case torch.memory_format():
-            return Atom("format", _name_of(value, _FORMATS))
         case complex():
             return Atom("complex", str(value).strip("()"))
         case _:
             return None
-
-
-def _name_of(value: object, table: Mapping[str, object]) -> str:
-    name = next((name for name, candidate in table.items() if candidate == value), None)
-    if name is None:
-        fail("FB0902", f"{value} is not supported")
-    return name
 
 
 def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any:
@@ -166,27 +162,13 @@ def to_torch(arg: Arg, env: Mapping[str, int], values: Mapping[str, Any]) -> Any
 
 def from_atom(atom: Atom) -> object:
     """PyTorch's object for an atom. FBError FB0902 where it has none."""
-    match atom.kind:
-        case "dtype":
-            return torch_dtype(atom.value)
-        case "device":
-            try:
-                return torch.device(atom.value)
-            except RuntimeError:
-                fail("FB0902", f"unknown device {atom.value}")
-        case "layout":
-            return _lookup(atom, _LAYOUTS)
-        case "format":
-            return _lookup(atom, _FORMATS)
-        case "complex":
-            try:
-                return complex(atom.value)
-            except ValueError:
-                fail("FB0902", f"{atom.value} is no complex number")
-
-
-def _lookup(atom: Atom, table: Mapping[str, object]) -> object:
-    if atom.value not in table:
-        hint = nearest(atom.value, table)
-        fail("FB0902", f"unknown {atom.kind} {atom.value}.{hint}")
-    return table[atom.value]
+    value = atom.value
+    table = _TABLES.get(atom.kind)
+    if table is not None:
+        if value not in table:
+            fail("FB0902", f"unknown {atom.kind} {value}.{nearest(value, table)}")
+        return table[value]
+    try:
+        return torch.device(value) if atom.kind == "device" else complex(value)
+    except (RuntimeError, ValueError):
+        fail("FB0902", f"{value} is no {'device' if atom.kind == 'device' else 'complex number'}")

@@ -11,14 +11,12 @@ self-check use it; the torch backend does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..device.devices import get_rng_state
-from ..device.memory import Mark
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
@@ -116,7 +114,6 @@ def execute(
     loss: Loss | None = None,
     *,
     env: Mapping[str, int] | None = None,
-    mark: Mark | None = None,
     write_back: bool = True,
     draw: Draw | None = None,
     again: Again | None = None,
@@ -124,28 +121,25 @@ def execute(
     """Runs `steps` on `values`, the tensors of everything that the caller holds.
 
     `loss` gives the tangents (ones by default); `env` binds the symbols (the sample by
-    default); each computation runs inside `mark(str(index of the step))`. With
-    `write_back` the buffers of `values` are updated in place at the loss. Where `draw` is
-    given, it does the work of the random operators, each time they run. `again` sees what is
-    computed a second time while the first is alive. Raises FBError
-    for a schedule that is not valid (as the simulator does), FB0904/FB0905 where the
-    tensors do not fit the graph, FB0942 for operators that may not be called.
+    default). With `write_back` the buffers of `values` are updated in place at the loss. Where
+    `draw` is given, it does the work of the random operators, each time they run. `again` sees
+    what is computed a second time while the first is alive. Raises FBError for a schedule that is
+    not valid (as the simulator does), FB0904/FB0905 where the tensors do not fit the graph, FB0942
+    for operators that may not be called.
     """
     at = program.sample if env is None else env
     check_operators(program.graph)
     check_values(program, values, at)
     steps = Schedule("executed", "", tuple(steps)).elementary.steps
-    marked = mark or _unmarked
     device = torch.device(program.header.device)
     with plain_mode(device):
         run = _Executor(
             program, steps, values, at, loss or ones(program, at), write_back, draw, again
         )
-        for index, step in enumerate(run.steps):
+        for step in run.steps:
             match step:
                 case Compute():
-                    with marked(str(index)):
-                        run.compute(step)
+                    run.compute(step)
                 case Free(name):
                     run.instances.drop(name)
                 case Offload(name):
@@ -157,10 +151,6 @@ def execute(
                 case Wait():  # nothing is asynchronous here
                     pass
         return run.finish()
-
-
-def _unmarked(_: str) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 class _Executor:

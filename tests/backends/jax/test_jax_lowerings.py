@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -20,7 +19,7 @@ from helpers.jax.arrays import plain_code, quick_compilation, to_numpy, translat
 from helpers.jax.samples import RANDOM, SAMPLES, Call, samples
 from helpers.slow import default_only
 from remat_compile.backends.jax.honoured import OMITTED, honoured, omitted
-from remat_compile.backends.jax.lowerings import is_random, table
+from remat_compile.backends.jax.lowerings import is_random, source_of, table
 from remat_compile.ir import graph
 from remat_compile.operators.aten import resolve_op
 
@@ -185,7 +184,7 @@ def test_signature_is_the_schema(op: str) -> None:
 @pytest.mark.parametrize("op", sorted(table()))
 def test_a_lowering_reads_all_its_parameters(op: str) -> None:
     """A parameter that a function does not read would be ignored without a word."""
-    function = ast.parse(textwrap.dedent(inspect.getsource(table()[op]))).body[0]
+    function = ast.parse(source_of([op])).body[-1]
     assert isinstance(function, ast.FunctionDef)
     read = {n.id for part in function.body for n in ast.walk(part) if isinstance(n, ast.Name)}
     assert set(inspect.signature(table()[op]).parameters) <= read

@@ -131,3 +131,169 @@ def test_the_place_and_the_step_are_named() -> None:
     assert "step 1 (F1: aten.mul.Tensor): argument 2 is %c2, not %c1" in diagnostic.message
     assert diagnostic.span is not None
     assert diagnostic.span.line == line
+
+
+# -- Fused cNodes in generated PyTorch code -------------------------------------------------------
+
+TEXT = """fbir 1
+sym b in [2, 8] = 4 of arg 0 dim 0
+graph @g {
+  %x : input f32[b, 6] bytes 24*b
+  %w : param f32[6] bytes 24
+  %h : act f32[b, 6] bytes 24*b
+  %y : output f32[b, 6] bytes 24*b
+  %dy : tangent f32[b, 6] bytes 24*b
+  %dw : param_grad f32[6] bytes 24
+  %xv = view of %x aten.view.default(%x, [b, 6])
+  F1: fwd %h, %y = fused(%xv, %w) {
+    %t = aten.mul.Tensor(%xv, %w)
+    %u, _ = aten.sort.default(%t, 0, false)
+    %half = aten.split.Tensor(%t, 3, 1)[1]
+    %n = aten.full.default([b, 6], 2.0)
+    %h = aten.add.Tensor(%u, %n, alpha=2)
+    %s = aten.sum.dim_IntList(%half, [1], true)
+    %y = aten.mul.Tensor(%h, %s)
+  }
+  L: loss %dy = loss(%y)
+  B1: bwd %dw = fused(%dy, %h) {
+    %t = aten.mul.Tensor(%dy, %h)
+    %dw = aten.sum.dim_IntList(%t, [0])
+  } of F1
+}
+bind {
+  arg "args[0]" = %x
+  param "w" = %w grad %dw
+  result %y tangent %dy
+}
+schedule @p { F1; L; B1; free %h; free %dy }
+"""
+
+
+def read(text: str = TEXT) -> Program:
+    return parse_program(text, "plan.fbir")
+
+
+def source() -> str:
+    program = read()
+    return emit(program, program.schedules[0])
+
+
+def test_each_region_is_a_function() -> None:
+    text = source()
+    assert (
+        """
+def fused0(a0, a1, n0):
+    t0 = _aten_mul_Tensor(a0, a1)
+    (t1, _1,) = _aten_sort_default(t0, 0, False)
+    del _1
+    (_0, t2,) = _aten_split_Tensor(t0, 3, 1)[:2]
+    del _0, t0
+    t3 = _aten_full_default([n0, 6], 2.0)
+    t4 = _aten_add_Tensor(t1, t3, alpha=2)
+    del t1, t3
+    t5 = _aten_sum_dim_IntList(t2, [1], True)
+    del t2
+    t6 = _aten_mul_Tensor(t4, t5)
+    del t5
+    return (t4, t6,)
+"""
+        in text
+    )
+    assert "(h, y,) = fused0(xv, w, b)" in text
+    assert "(dw,) = fused1(dy, h)" in text
+
+
+def test_equal_regions_share_a_function() -> None:
+    again = TEXT.replace(
+        "  L: loss",
+        """  F2: fwd %z = fused(%h, %y) {
+    %q = aten.mul.Tensor(%h, %y)
+    %z = aten.neg.default(%q)
+  }
+  F3: fwd %v = fused(%z, %y) {
+    %t = aten.mul.Tensor(%z, %y)
+    %v = aten.neg.default(%t)
+  }
+  L: loss""",
+    ).replace(
+        "  %dy :",
+        "  %z : act f32[b, 6] bytes 24*b\n  %v : act f32[b, 6] bytes 24*b\n  %dy :",
+    )
+    program = read(again.replace("{ F1; L", "{ F1; F2; F3; free %z; free %v; L"))
+    text = emit(program, program.schedules[0])
+    assert text.count("def fused") == 3
+    assert "(z,) = fused1(h, y)" in text
+    assert "(v,) = fused1(z, y)" in text
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("_aten_mul_Tensor(a0, a1)\n    (t1", "_aten_mul_Tensor(a1, a0)\n    (t1"),
+        ("alpha=2", "alpha=3"),
+        ("return (t4, t6,)", "return (t6, t4,)"),
+        ("(_0, t2,) = _aten_split", "(t2, _0,) = _aten_split"),
+        ("[n0, 6]", "[6, n0]"),
+        ("fused1(dy, h)", "fused1(h, dy)"),
+        ("fused0(xv, w, b)", "fused0(xv, w, 4)"),
+        ("(a0, a1)\n    t1 = _aten_sum", "(a0, a0)\n    t1 = _aten_sum"),
+    ],
+)
+def test_code_of_another_region_is_refused(was: str, now: str) -> None:
+    program, text = read(), source()
+    assert was in text
+    check_source(text, program, program.schedules[0])
+    with pytest.raises(FBError) as refused:
+        check_source(text.replace(was, now), program, program.schedules[0])
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB0945"
+    assert diagnostic.span is not None
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("    t5 = _aten_sum", "    print(t4)\n    t5 = _aten_sum"),
+        ("def fused0(a0, a1, n0):", "def fused0(a0, a1, n0=4):"),
+        ("(t1, _1,) = _aten_sort", "t1 = _aten_sort"),
+    ],
+)
+def test_code_that_has_no_meaning_is_refused(was: str, now: str) -> None:
+    program, text = read(), source()
+    assert was in text
+    with pytest.raises(FBError) as refused:
+        check_source(text.replace(was, now), program, program.schedules[0])
+    assert {d.code for d in refused.value.diagnostics} == {"FB0946"}
+
+
+def refusal(text: str) -> tuple[str, int | None, str]:
+    def emitted() -> str:
+        program = read(text)
+        return emit(program, program.schedules[0])
+
+    with pytest.raises(FBError) as refused:
+        emitted()
+    (diagnostic,) = refused.value.diagnostics
+    return (
+        diagnostic.code,
+        None if diagnostic.span is None else diagnostic.span.line,
+        diagnostic.message,
+    )
+
+
+def test_random_operators_do_not_stand_inside() -> None:
+    random = "%t = aten.bernoulli.default(%xv)\n    %v = aten.mul.Tensor(%t, %w)"
+    text = TEXT.replace("%t = aten.mul.Tensor(%xv, %w)", random)
+    code, line, message = refusal(text)
+    assert (code, line) == ("FB0914", 11)
+    assert message.startswith("F1, inside: aten.bernoulli.default draws random numbers")
+
+
+@pytest.mark.parametrize(
+    ("operator", "code"),
+    [("mylib.nothing.default", "FB0901"), ("c10d.broadcast_.default", "FB0942")],
+)
+def test_operators_inside_are_looked_at(operator: str, code: str) -> None:
+    summary = refusal(TEXT.replace("aten.mul.Tensor(%xv", f"{operator}(%xv"))
+    assert summary[:2] == (code, 11)
+    assert "F1, inside" in summary[2]

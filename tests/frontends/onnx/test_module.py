@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
 from helpers.models import SMALL, export_onnx, no_dropout
 from helpers.onnx_files import linear, refusal, write
@@ -71,39 +69,6 @@ def test_parameters_keep_their_names_and_nodes_are_named(tmp_path: Path) -> None
     assert copy.deepcopy(built)(*args).shape == built(*args).shape
     assert "Constant" not in nodes_of(built)
     assert "Shape" not in nodes_of(built)
-
-
-def test_module_stacks_reach_the_joint_graph(tmp_path: Path) -> None:
-    """Every forward node names its ONNX node, and every parameter has a gradient."""
-    export_onnx("small-resnet", tmp_path / "m.onnx")
-    built = build_module(tmp_path / "m.onnx", train_bn=True)
-    exported = torch.export.export(built.module, built.args, strict=False)
-    with contextlib.ExitStack() as stack:
-        flat = exported.module(check_guards=False)
-        joint = aot_export_joint_with_descriptors(stack, flat, built.args, {})
-    paths = {n for n, m in built.module.named_modules() if isinstance(m, NodeModule)}
-    graph = joint.graph_module.graph
-    calls = [n for n in graph.nodes if n.op == "call_function"]
-    forward = [n for n in calls if n.meta["partitioner_tag"] == "is_forward"]
-    assert len(forward) > 30
-    for node in forward:
-        (path, kind) = list(node.meta["nn_module_stack"].values())[-1]
-        assert path in paths
-        assert kind.split(".")[-1] in onnx_operators()
-    named = [n for n in calls if n.meta.get("fwd_nn_module_stack")]
-    assert len(named) > 30
-    result = next(n for n in graph.nodes if n.op == "output")
-    gradients = [
-        value
-        for value, desc in zip(result.args[0], result.meta["desc"], strict=True)
-        if type(desc).__name__ == "GradAOTOutput"
-    ]
-    assert len(gradients) == len(list(built.module.parameters()))
-    assert all(value is not None for value in gradients)
-
-
-def onnx_operators() -> set[str]:
-    return {schema.name for schema in onnx.defs.get_all_schemas()}
 
 
 def test_what_is_known_is_computed_once(tmp_path: Path) -> None:

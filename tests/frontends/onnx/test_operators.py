@@ -32,13 +32,10 @@ def build(
     inputs: dict[str, Any],
     weights: dict[str, Any],
     *,
-    domain: str = "",
     notes: dict[str, str] | None = None,
 ) -> OnnxModel:
     file = write(path / "m.onnx", nodes, inputs, weights)
     model = onnx.load(file)
-    if domain:
-        model.opset_import.append(helper.make_opsetid(domain, 1))
     for key, value in (notes or {}).items():
         model.metadata_props.add(key=key, value=value)
     onnx.save(model, file)
@@ -225,7 +222,7 @@ def test_fused_activations(op: str, tmp_path: Path) -> None:
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node(op, names, ["y"], domain=ORT),
     ]
-    built = build(tmp_path, nodes, {"x": [3, 4]}, {"w": w, "b": b}, domain=ORT)
+    built = build(tmp_path, nodes, {"x": [3, 4]}, {"w": w, "b": b})
     x = built.args[0]
     wanted = GELUS[op](x @ torch.from_numpy(w), torch.from_numpy(b))
     torch.testing.assert_close(built.module(x), wanted)
@@ -234,7 +231,7 @@ def test_fused_activations(op: str, tmp_path: Path) -> None:
 def test_fused_matmul(tmp_path: Path) -> None:
     (w,) = weights_of((5, 4))
     node = helper.make_node("FusedMatMul", ["x", "w"], ["y"], domain=ORT, transB=1, alpha=0.25)
-    built = build(tmp_path, [node], {"x": [2, 3, 4]}, {"w": w}, domain=ORT)
+    built = build(tmp_path, [node], {"x": [2, 3, 4]}, {"w": w})
     torch.testing.assert_close(
         built.module(*built.args), built.args[0] @ torch.from_numpy(w).t() * 0.25
     )
@@ -250,7 +247,7 @@ def test_skip_layer_norm(simplified: bool, tmp_path: Path) -> None:
         helper.make_node("Add", ["n", "s"], ["y"]),
     ]
     values = {"g": g, "b": b, "extra": extra}
-    built = build(tmp_path, nodes, {"x": [2, 3, 4], "z": [2, 3, 4]}, values, domain=ORT)
+    built = build(tmp_path, nodes, {"x": [2, 3, 4], "z": [2, 3, 4]}, values)
     x, z = built.args
     total = x + z + torch.from_numpy(extra)
     weight, bias = torch.from_numpy(g), torch.from_numpy(b)
@@ -274,7 +271,7 @@ def test_fused_attention(mask: str, tmp_path: Path) -> None:
     node = helper.make_node(
         "Attention", names, ["y"], domain=ORT, num_heads=2, unidirectional=int(mask == "causal")
     )
-    built = build(tmp_path, [node], {"x": [2, 5, 4]}, values, domain=ORT)
+    built = build(tmp_path, [node], {"x": [2, 5, 4]}, values)
     x = built.args[0]
     q, k, v = (
         part.reshape(2, 5, 2, 2).transpose(1, 2)
@@ -306,7 +303,7 @@ def test_linear_models_train_their_coefficients(tmp_path: Path) -> None:
             post_transform="SOFTMAX",
         ),
     ]
-    built = build(tmp_path, nodes, {"x": [4, 2]}, {}, domain=ml)
+    built = build(tmp_path, nodes, {"x": [4, 2]}, {})
     x = built.args[0]
     scaled = (x - torch.tensor([1.0, 2.0])) * torch.tensor([0.5, 3.0])
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

@@ -149,6 +149,12 @@ class Branches(Net):
         return h if h.sum() > 0 else h * 2  # here
 
 
+@refused("FB0501", "depends on data")
+class SizeOfData(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x[x.sum(1) > 0])  # here
+
+
 @refused("FB0501", "PyTorch cannot capture the forward of ByNumpy")
 class ByNumpy(Net):
     def forward(self, x: Tensor) -> Tensor:

@@ -312,23 +312,6 @@ def test_compile_and_bind_take_the_choice() -> None:
         plan.bind(model, (x,))
 
 
-class Breaking(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 0:
-            return x
-        return -x
-
-
-def test_a_refusal_of_the_exporter_names_the_line_and_the_module() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), Breaking())
-    with pytest.raises(FBError) as error, lower(export(model, (torch.randn(4, 8),))):
-        raise AssertionError
-    (diagnostic,) = error.value.diagnostics
-    assert diagnostic.code == "FB0501"
-    line = Breaking.forward.__code__.co_firstlineno + 1
-    assert f"test_results.py:{line} in 1)" in diagnostic.message
-
-
 @torch.library.custom_op("remat_tests::add_one_in_place", mutates_args=("x",))
 def add_one_in_place(x: Tensor) -> None:
     x.add_(1)
@@ -363,26 +346,3 @@ def test_a_wrong_graph_is_one_diagnostic() -> None:
     with pytest.raises(FBError, match="and 7 more than eager") as error:
         check_against_eager(exported, lowered.program, values)
     assert [d.code for d in error.value.diagnostics] == ["FB0512"]
-
-
-def test_transformers_as_their_constructors_give_them() -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    model, ids = transformers.LlamaForCausalLM(config), torch.randint(0, 60, (2, 8))
-    expected = model(input_ids=ids, labels=ids)
-    wanted = gradients(model, expected.loss)
-    exported = export(model, (), {"input_ids": ids, "labels": ids})
-    with lower(exported) as lowered:
-        drop_in = build(lowered, schedule(lowered.program, ()))
-    made = drop_in(input_ids=ids, labels=ids)
-    assert type(made) is type(expected)
-    assert torch.equal(made.logits, expected.logits)
-    actual = gradients(model, made.loss)
-    assert all(torch.equal(a, b) for a, b in zip(actual, wanted, strict=True) if a is not None)

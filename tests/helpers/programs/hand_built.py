@@ -2,117 +2,70 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 
-from remat_compile.ir.expr import Const, Expr, Sym, mul
-from remat_compile.ir.graph import (
-    ACCUMULATE_OP,
-    ANode,
-    ANodeKind,
-    Arg,
-    Call,
-    CNode,
-    Graph,
-    Phase,
-    Ref,
-    Replay,
-    View,
-)
-from remat_compile.ir.program import (
-    Argument,
-    Binding,
-    BufferBinding,
-    ParamBinding,
-    Program,
-    Result,
-    Symbol,
-)
+from remat_compile.ir.program import Program
+from remat_compile.ir.text.parser import parse_program
+
+_DROPOUT = """fbir 1
+sym b in [LOW, HIGH] = 4 of arg 0 dim 0
+graph @dropout {
+  %x : input f32[b, 8] bytes 32*b
+  %w1 : param f32[8, 16] bytes 512
+  %w2 : param f32[16, 8] bytes 512
+  %h : act f32[b, 16] bytes 64*b
+  %y : act f32[b, 16] bytes 64*b
+  %m : phantom bool[b, 16] bytes 16*b
+  %r0 : rng u8[5056] bytes 5056
+  %u : act f32[b, 8] bytes 32*b
+  %z : output f32[b, 16] bytes 64*b
+  %dz : tangent f32[b, 16] bytes 64*b
+  %du : grad f32[b, 8] bytes 32*b
+  %c1 : grad f32[8, 16] bytes 512
+  %dy : grad f32[b, 16] bytes 64*b
+  %gw2 : param_grad f32[16, 8] bytes 512
+  %dh : grad f32[b, 16] bytes 64*b
+  %c0 : grad f32[8, 16] bytes 512
+  %gw1 : param_grad f32[8, 16] bytes 512
+  %w1t = view of %w1 aten.t.default(%w1)
+  %w2t = view of %w2 aten.t.default(%w2)
+  F1: fwd %h = aten.mm.default(%x, %w1)
+  F2: fwd %y, %m = aten.native_dropout.default(%h, 0.5, true) token %r0
+  F3: fwd %u = aten.mm.default(%y, %w2)
+  F4: fwd %z = aten.mm.default(%u, %w1)
+  L: loss %dz = loss(%z)
+  %ut = view of %u aten.t.default(%u)
+  %yt = view of %y aten.t.default(%y)
+  %xt = view of %x aten.t.default(%x)
+  B4: bwd %du = aten.mm.default(%dz, %w1t)
+  B4w: bwd %c1 = aten.mm.default(%ut, %dz)
+  B3: bwd %dy = aten.mm.default(%du, %w2t)
+  B3w: bwd %gw2 = aten.mm.default(%yt, %du)
+  B2: bwd %dh = aten.native_dropout_backward.default(%dy, %m, 2.0)
+  B1w: bwd %c0 = aten.mm.default(%xt, %dh)
+  A1: bwd %gw1 = accumulate(%c1, %c0)
+}
+bind {
+  arg "args[0]" = %x
+  param "w1" = %w1 grad %gw1
+  param "w2" = %w2 grad %gw2
+  result %z tangent %dz
+}
+"""
 
 
-def node(
-    name: str, kind: ANodeKind, *shape: int | Expr, dtype: str = "f32", item: int = 4
-) -> ANode:
-    """A dense aNode."""
-    extents = tuple(Const(n) if isinstance(n, int) else n for n in shape)
-    return ANode(name, kind, dtype, extents, mul(Const(item), *extents))
-
-
-def op(name: str, phase: Phase, writes: str, operator: str, *args: Arg) -> CNode:
-    """A cNode; strings that start with % are references, `writes` is separated by blanks."""
-    return CNode(
-        name,
-        phase,
-        tuple(None if w == "_" else w for w in writes.split()),
-        Call(operator, tuple(as_arg(a) for a in args)),
-    )
-
-
-def as_arg(arg: Arg) -> Arg:
-    return Ref(arg[1:]) if isinstance(arg, str) and arg.startswith("%") else arg
-
-
-def transposed(name: str, base: str) -> View:
-    return View(name, base, Call("aten.t.default", (Ref(base),)))
-
-
-def dropout_program(batch: int | Expr = 4) -> Program:
+def dropout_program() -> Program:
     """x -> mm(w1) -> dropout -> mm(w2) -> mm(w1): a tie, a token, an accumulation."""
-    anodes = (
-        node("x", "input", batch, 8),
-        node("w1", "param", 8, 16),
-        node("w2", "param", 16, 8),
-        node("h", "act", batch, 16),
-        node("y", "act", batch, 16),
-        node("m", "phantom", batch, 16, dtype="bool", item=1),
-        ANode("r0", "rng", "u8", (Const(5056),), Const(5056)),
-        node("u", "act", batch, 8),
-        node("z", "output", batch, 16),
-        node("dz", "tangent", batch, 16),
-        node("du", "grad", batch, 8),
-        node("c1", "grad", 8, 16),
-        node("dy", "grad", batch, 16),
-        node("gw2", "param_grad", 16, 8),
-        node("dh", "grad", batch, 16),
-        node("c0", "grad", 8, 16),
-        node("gw1", "param_grad", 8, 16),
-    )
-    views = (
-        transposed("w1t", "w1"),
-        transposed("w2t", "w2"),
-        transposed("ut", "u"),
-        transposed("yt", "y"),
-        transposed("xt", "x"),
-    )
-    mm = "aten.mm.default"
-    dropout = op("F2", "fwd", "y m", "aten.native_dropout.default", "%h", 0.5, True)
-    cnodes = (
-        op("F1", "fwd", "h", mm, "%x", "%w1"),
-        CNode(dropout.name, "fwd", dropout.writes, dropout.call, token="r0"),
-        op("F3", "fwd", "u", mm, "%y", "%w2"),
-        op("F4", "fwd", "z", mm, "%u", "%w1"),
-        op("L", "loss", "dz", "loss", "%z"),
-        op("B4", "bwd", "du", mm, "%dz", "%w1t"),
-        op("B4w", "bwd", "c1", mm, "%ut", "%dz"),
-        op("B3", "bwd", "dy", mm, "%du", "%w2t"),
-        op("B3w", "bwd", "gw2", mm, "%yt", "%du"),
-        op("B2", "bwd", "dh", "aten.native_dropout_backward.default", "%dy", "%m", 2.0),
-        op("B1w", "bwd", "c0", mm, "%xt", "%dh"),
-        op("A1", "bwd", "gw1", ACCUMULATE_OP, "%c1", "%c0"),
-    )
-    binding = Binding(
-        arguments=(Argument("args[0]", "x"),),
-        params=(ParamBinding(("w1",), "w1", "gw1"), ParamBinding(("w2",), "w2", "gw2")),
-        results=(Result("z", "dz"),),
-    )
-    return Program(Graph("dropout", anodes, views, cnodes), binding)
+    text = re.sub(r"sym .*|(\d+)\*b", lambda m: str(4 * int(m[1])) if m[1] else "", _DROPOUT)
+    return parse_program(text.replace("[b, ", "[4, "))
 
 
 def dynamic_dropout_program(low: int, high: int) -> Program:
     """The same with a batch of [low, high], sampled at 4."""
-    program = dropout_program(Sym("b"))
-    symbols = (Symbol("b", low, high, 4, 0, 0),)
-    return Program(program.graph, program.binding, symbols=symbols)
+    return parse_program(_DROPOUT.replace("LOW", str(low)).replace("HIGH", str(high)))
 
 
 def dropout_values() -> dict[str, Tensor]:
@@ -123,62 +76,43 @@ def dropout_values() -> dict[str, Tensor]:
 
 def batch_norm_program() -> Program:
     """x * w -> batch norm -> loss; running statistics, and a replay form without them."""
-    image = (4, 3, 5, 5)
-    functional = "aten._native_batch_norm_legit_functional.default"
-    replay = Replay(
-        ("o", "mean", "rstd"),
-        Call(
-            "aten._native_batch_norm_legit.no_stats",
-            (Ref("s"), Ref("w"), Ref("bias"), True, 0.1, 1e-5),
-        ),
-    )
-    forward = op(
-        "F2",
-        "fwd",
-        "o mean rstd nrm nrv",
-        functional,
-        *("%s", "%w", "%bias", "%rm", "%rv", True, 0.1, 1e-5),
-    )
-    backward = op(
-        "B2",
-        "bwd",
-        "ds gw gb",
-        "aten.native_batch_norm_backward.default",
-        *("%do", "%s", "%w", None, None, "%mean", "%rstd", True, 1e-5, (True, True, True)),
-    )
-    anodes = (
-        node("x", "input", *image),
-        node("w", "param", 3),
-        node("bias", "param", 3),
-        node("rm", "buffer", 3),
-        node("rv", "buffer", 3),
-        node("s", "act", *image),
-        node("o", "output", *image),
-        node("mean", "phantom", 3),
-        node("rstd", "phantom", 3),
-        node("nrm", "pending", 3),
-        node("nrv", "pending", 3),
-        node("do", "tangent", *image),
-        node("ds", "grad", *image),
-        node("gw", "param_grad", 3),
-        node("gb", "param_grad", 3),
-        node("dx", "output", *image),
-    )
-    cnodes = (
-        op("F1", "fwd", "s", "aten.mul.Tensor", "%x", 1.5),
-        CNode("F2", "fwd", forward.writes, forward.call, replay=replay),
-        op("L", "loss", "do", "loss", "%o", "%nrm", "%nrv"),
-        backward,
-        op("B1", "bwd", "dx", "aten.mul.Tensor", "%ds", 1.5),
-    )
-    binding = Binding(
-        arguments=(Argument("args[0]", "x"),),
-        params=(ParamBinding(("w",), "w", "gw"), ParamBinding(("b",), "bias", "gb")),
-        buffers=(BufferBinding(("rm",), "rm", "nrm"), BufferBinding(("rv",), "rv", "nrv")),
-        results=(Result("o", "do"),),
-        input_grads=((0, "dx"),),
-    )
-    return Program(Graph("norm", anodes, (), cnodes), binding)
+    return parse_program("""fbir 1
+graph @norm {
+  %x : input f32[4, 3, 5, 5] bytes 1200
+  %w : param f32[3] bytes 12
+  %bias : param f32[3] bytes 12
+  %rm : buffer f32[3] bytes 12
+  %rv : buffer f32[3] bytes 12
+  %s : act f32[4, 3, 5, 5] bytes 1200
+  %o : output f32[4, 3, 5, 5] bytes 1200
+  %mean : phantom f32[3] bytes 12
+  %rstd : phantom f32[3] bytes 12
+  %nrm : pending f32[3] bytes 12
+  %nrv : pending f32[3] bytes 12
+  %do : tangent f32[4, 3, 5, 5] bytes 1200
+  %ds : grad f32[4, 3, 5, 5] bytes 1200
+  %gw : param_grad f32[3] bytes 12
+  %gb : param_grad f32[3] bytes 12
+  %dx : output f32[4, 3, 5, 5] bytes 1200
+  F1: fwd %s = aten.mul.Tensor(%x, 1.5)
+  F2: fwd %o, %mean, %rstd, %nrm, %nrv = aten._native_batch_norm_legit_functional.default( \
+    %s, %w, %bias, %rm, %rv, true, 0.1, 1e-05) \
+    replay { %o, %mean, %rstd = aten._native_batch_norm_legit.no_stats( \
+      %s, %w, %bias, true, 0.1, 1e-05) }
+  L: loss %do = loss(%o, %nrm, %nrv)
+  B2: bwd %ds, %gw, %gb = aten.native_batch_norm_backward.default( \
+    %do, %s, %w, none, none, %mean, %rstd, true, 1e-05, [true, true, true])
+  B1: bwd %dx = aten.mul.Tensor(%ds, 1.5)
+}
+bind {
+  arg "args[0]" = %x grad %dx
+  param "w" = %w grad %gw
+  param "b" = %bias grad %gb
+  buffer "rm" = %rm update %nrm
+  buffer "rv" = %rv update %nrv
+  result %o tangent %do
+}
+""")
 
 
 def batch_norm_values() -> dict[str, Tensor]:

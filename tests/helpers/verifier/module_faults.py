@@ -56,7 +56,6 @@ MODULES = (
         "ir/text/parser.py",
         "ir/text/regular.py",
         "ir/text/rules.py",
-        "ir/text/rules_graph.py",
         "ir/text/rules_calls.py",
     ),
     *("ir/text/printer.py", *CHECKER),

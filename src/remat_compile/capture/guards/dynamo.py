@@ -17,14 +17,13 @@ import logging
 import os
 import re
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -204,8 +203,8 @@ def _strict() -> dict[str, bool]:
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Strict guards, each value a constant whatever earlier traces had, and nothing left for later
-    ones. What a forward logs or prints is left out, for nothing of the graph runs."""
+    """Inside, guards are strict and each value is a constant; what TorchDynamo knows of sizes stays
+    as it was. What a forward logs or prints is left out, for nothing of the graph runs."""
     from torch._dynamo import pgo
 
     strict = _strict()
@@ -217,10 +216,14 @@ def _capturing() -> Iterator[None]:
     settings |= {"automatic_dynamic_shapes": False, "specialize_float": True}
     settings["ignore_logging_functions"] = {*silent, print, warnings.warn}
     known = {name: value for name, value in settings.items() if hasattr(config, name)}
-    fresh: defaultdict[Any, Any] = defaultdict(pgo.CodeState)
-    profile = mock.patch.object(pgo, "_CODE_STATE", fresh)
-    with config.patch(known), profile:
-        yield
+    sizes = pgo.get_code_state()
+    before = deepcopy(dict(sizes))
+    try:
+        with config.patch(known):
+            yield
+    finally:
+        sizes.clear()
+        sizes.update(before)
 
 
 class _Chosen:

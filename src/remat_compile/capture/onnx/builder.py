@@ -17,6 +17,7 @@ from ...device.fake_tensors import (
     FakeTensorMode,
 )
 from ...ir.diagnostics import Diagnostic, FBError
+from ..trace.lock import unlogged
 from .call import Call, Known, Lowering, Value, known, literals_of
 from .exporter.record import FX_NODE, origin_of
 from .file.convert import (
@@ -33,7 +34,6 @@ from .file.limits import (
     Allowance,
     bytes_of,
     check_bytes,
-    quiet_torch,
 )
 from .file.load import reason_of
 from .file.signatures import check_types
@@ -206,7 +206,7 @@ class ModuleBuilder:
     def _evaluate(self, call: Call, lowering: Lowering, inputs: list[Value]) -> tuple[Any, ...]:
         self.allowance.node = f'node "{call.name}" ({call.op})'
         try:
-            with self.allowance, quiet_torch():
+            with self.allowance, unlogged():  # fake tensors log before they raise
                 results = as_outputs(lowering(call, *inputs))
             for result in results:
                 if isinstance(result, Tensor) and not isinstance(result, FakeTensor):

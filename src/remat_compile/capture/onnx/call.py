@@ -143,17 +143,15 @@ class Call:
 
     def ints(self, value: Value, what: str) -> list[int]:
         """A shape-like input as Python integers (a 0-dimensional one counts as one)."""
-        items = self._items(value, what)
-        return [int(item) for item in (items if isinstance(items, list) else [items])]
+        return [*map(int, self._flat(value, what))]
 
     def floats(self, value: Value, what: str) -> list[float]:
         """A known input as Python floats."""
-        items = self._items(value, what)
-        return [float(item) for item in (items if isinstance(items, list) else [items])]
+        return [*map(float, self._flat(value, what))]
 
-    def rows(self, value: Value, what: str) -> Any:
-        """A known input as nested Python lists."""
-        return self._items(value, what)
+    def _flat(self, value: Value, what: str) -> list[Any]:
+        items = self.rows(value, what)
+        return items if isinstance(items, list) else [items]
 
     def check_within(self, value: Value, low: int, high: int, what: str) -> None:
         """Refuse a known integer outside `low` to `high` - 1, which fake tensors let pass."""
@@ -167,14 +165,15 @@ class Call:
         """A known one-element input as a Python number."""
         if value is None:
             return default
-        items = self._items(value, what)
+        items = self.rows(value, what)
         while isinstance(items, list):
             if len(items) != 1:
                 self.refuse(f"{what} must have one element")
             items = items[0]
         return items
 
-    def _items(self, value: Value, what: str) -> Any:
+    def rows(self, value: Value, what: str) -> Any:
+        """A known input as nested Python lists."""
         if not isinstance(value, Known):
             self.refuse(f"{what} depends on the values of the model's inputs", "FB0613")
         if value.items is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from importlib import import_module
 from inspect import CO_VARARGS
@@ -10,6 +10,9 @@ from typing import Any
 
 from .call import Call, Lowering, Value
 from .unsigned import with_unsigned
+
+ONE, TWO = ("Tensor",), ("Tensor", "Tensor")
+"""How most lowerings read their inputs."""
 
 _TABLE: dict[tuple[str, str], Lowering] = {}
 RANDOM: set[str] = set()
@@ -31,15 +34,18 @@ _MODULES = (
 )
 
 
-def register(*names: str, random: bool = False, domain: str = "") -> Callable[[Lowering], Lowering]:
+def register(
+    *names: str, random: bool = False, domain: str = "", reads: Sequence[str] | None = None
+) -> Callable[[Lowering], Lowering]:
     """Enter the decorated function as the lowering of `names` of a domain.
 
-    Its annotations say how it reads each input: `Tensor` and `Tensor | None` to compute with,
-    `Value` as it is.
+    Its annotations, or `reads`, say how it reads each input: `Tensor` and `Tensor | None` to
+    compute with, `Value` as it is.
     """
 
     def enter(function: Lowering) -> Lowering:
-        lowering = _with_tensors(function)
+        annotations = [kind for n, kind in function.__annotations__.items() if n != "return"][1:]
+        lowering = _with_tensors(function, annotations if reads is None else reads)
         for name in names:
             _TABLE[domain, name] = with_unsigned(lowering) if not domain else lowering
         if random:
@@ -49,8 +55,7 @@ def register(*names: str, random: bool = False, domain: str = "") -> Callable[[L
     return enter
 
 
-def _with_tensors(function: Lowering) -> Lowering:
-    kinds = [kind for name, kind in function.__annotations__.items() if name != "return"][1:]
+def _with_tensors(function: Lowering, kinds: Sequence[str]) -> Lowering:
     readers = {"Tensor": Call.tensor, "Tensor | None": Call.optional}
     fixed = [readers.get(kind) for kind in kinds]
     rest = fixed[-1] if fixed and function.__code__.co_flags & CO_VARARGS else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...ir.diagnostics import Diagnostic
+from ...ir.diagnostics import Diagnostic, listed
 from .exporter.record import FX_NODE, TrainingRecord
 from .file.constants import NodeWeights
 from .file.convert import (
@@ -45,46 +45,35 @@ def warnings_of(
 
 
 def _names(names: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(f'"{name}"' for name in names[:limit])
-    return shown + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return listed([f'"{name}"' for name in names], limit)
 
 
-def _about_repair(mended: Repair | None) -> list[Diagnostic]:
+def _told(code: str, names: Sequence[str], what: str) -> Diagnostic | None:
+    message = f"{len(names)} {what}: {_names(names)}"
+    return Diagnostic(code, message, hint=_ADVICE) if names else None
+
+
+def _about_repair(mended: Repair | None) -> Iterator[Diagnostic | None]:
     if mended is None:
-        return []
-    diagnostics = []
-    if mended.missing:
-        message = (
-            f"{len(mended.missing)} parameters of the original model were folded away by the "
-            f"exporter and cannot be trained: {_names(mended.missing)}"
-        )
-        diagnostics.append(Diagnostic("FB0650", message, hint=_ADVICE))
-    if mended.absent:
-        message = (
-            f"{len(mended.absent)} parameters of the original model are not in the file; each was "
-            f"folded away, or is tied to another: {_names(mended.absent)}"
-        )
-        diagnostics.append(Diagnostic("FB0657", message, hint=_ADVICE))
-    if mended.restored:
-        message = (
-            f"{len(mended.restored)} parameters that the exporter merged, dropped or transposed "
-            f"were restored: {_names(mended.restored)}"
-        )
-        diagnostics.append(Diagnostic("FB0651", message, hint=_ADVICE))
-    return diagnostics
+        return
+    of_original = "parameters of the original model"
+    folded = f"{of_original} were folded away by the exporter and cannot be trained"
+    yield _told("FB0650", mended.missing, folded)
+    absent = f"{of_original} are not in the file; each was folded away, or is tied to another"
+    yield _told("FB0657", mended.absent, absent)
+    restored = "parameters that the exporter merged, dropped or transposed were restored"
+    yield _told("FB0651", mended.restored, restored)
 
 
 def _renamed(roles: Mapping[str, Role]) -> Diagnostic | None:
     """Trained values whose name an optimiser made up."""
     made_up = re.compile(r"val_\d+|onnx::\w+|[\w/]*_(transposed|folded|fused)\w*|\d+")
     names = [n for n, r in roles.items() if r is Role.TRAINED and made_up.fullmatch(n)]
-    if not names:
-        return None
-    message = (
-        f"{len(names)} trained weights have names that an optimiser made up; they may be "
-        f"transposed, or products of several original parameters: {_names(names)}"
+    what = (
+        "trained weights have names that an optimiser made up; they may be transposed, or products "
+        "of several original parameters"
     )
-    return Diagnostic("FB0652", message, hint=_ADVICE)
+    return _told("FB0652", names, what)
 
 
 def _shared(model: Any, roles: Mapping[str, Role], mended: Repair | None) -> Diagnostic | None:
@@ -98,13 +87,11 @@ def _shared(model: Any, roles: Mapping[str, Role], mended: Repair | None) -> Dia
         for name, role in roles.items()
         if role is Role.TRAINED and dims[name] == 1 and len(uses.get(name, [])) > 1
     ]
-    if not names:
-        return None
-    message = (
-        f"{len(names)} vectors are read by several nodes and are trained as one parameter each; "
-        f"an optimiser may have merged equal ones: {_names(names)}"
+    what = (
+        "vectors are read by several nodes and are trained as one parameter each; an optimiser may "
+        "have merged equal ones"
     )
-    return Diagnostic("FB0653", message, hint=_ADVICE)
+    return _told("FB0653", names, what)
 
 
 def _batch_norm(batch_norms: Mapping[str, bool], train_bn: bool) -> Diagnostic | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import SymInt, Tensor, fx, nn
 
-from ...ir.diagnostics import FBError
+from ...device.strides import is_dense, outermost_first
+from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.expr import add
 from ...ir.graph import LOSS_OP, ANode, ANodeKind, Call, CNode, Graph, Ref
 from ...ir.program import (
@@ -22,14 +24,13 @@ from ...ir.program import (
     Result,
     Symbol,
     Target,
+    TensorLayout,
 )
 from ..lowered import Lowered
 from ..trace import descriptors as aot
 from ..trace.branches import warnings_of_reads, warnings_of_way
-from ..trace.gradients import lost_gradients
 from .export import argument_paths
 from .graph.build import ProgramBuilder
-from .graph.layouts import layouts_of
 from .graph.operators import is_compared
 from .graph.prepare import output_descs, output_nodes
 
@@ -85,7 +86,7 @@ class _ProgramAssembly:
                 torch_version=torch.__version__.split("+")[0],
                 # `check_against_eager` does it before a plan of this graph is handed out.
                 replays="compared" if any(map(is_compared, graph.cnodes)) else "",
-                layouts=layouts_of(binding, self.read.node_of),
+                layouts=_layouts_of(binding, self.read.node_of),
             ),
             symbols=self._symbol_bindings(),
             target=Target(
@@ -104,7 +105,7 @@ class _ProgramAssembly:
             backward_outputs=tuple(backward_outputs),
             constants=self.read.constants,
             warnings=(
-                *lost_gradients(binding, self.read.exported.original),
+                *_lost_gradients(binding, self.read.exported.original),
                 *warnings_of_reads(self.read.joint.reads),
                 *warnings_of_way(compiling=self.read.joint.compiling),
             ),
@@ -248,3 +249,54 @@ def _without_unused(
         kept.append(c)
         needed.update(holder[name] for name in c.call.refs())
     return tuple(reversed(kept))
+
+
+def _lost_gradients(binding: Binding, model: nn.Module) -> tuple[Diagnostic, ...]:
+    """FB0510 for trainable parameters without a gradient. FBError FB0515 where none has one."""
+    lost = [
+        name
+        for p in binding.params
+        for name in p.names[:1]
+        if p.grad is None and model.get_parameter(name).requires_grad
+    ]
+    if not lost:
+        return ()
+    if all(p.grad is None for p in binding.params):
+        message = f"no gradient reaches any parameter of {type(model).__name__}"
+        hint = "see that what it returns depends on its parameters, outside of torch.no_grad"
+        raise FBError(Diagnostic("FB0515", message, hint=hint))
+    return (
+        Diagnostic(
+            "FB0510",
+            f"no gradient reaches {', '.join(lost)}; their .grad stays None, as in eager",
+            hint="remove them, or use them in the forward",
+        ),
+    )
+
+
+def _layouts_of(binding: Binding, nodes: Mapping[str, fx.Node]) -> tuple[TensorLayout, ...]:
+    """Return the arguments, parameters and buffers that are not contiguous, in this order."""
+    names = [a.name for a in binding.arguments]
+    names += [p.name for p in binding.params] + [b.name for b in binding.buffers]
+    values = {name: nodes[name].meta.get("val") for name in names if name in nodes}
+    layouts = (
+        layout_of(name, value)
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.layout is torch.strided
+    )
+    return tuple(layout for layout in layouts if layout is not None)
+
+
+def layout_of(name: str, tensor: Tensor) -> TensorLayout | None:
+    """None for a tensor that is contiguous; dimensions of one element have no say in that."""
+    sizes, strides = [*map(_sampled, tensor.shape)], [*map(_sampled, tensor.stride())]
+    order = outermost_first(strides)
+    if 0 in sizes or is_dense(sizes, strides, range(len(sizes))):
+        return None
+    form: Literal["order", "strides"] = "order" if is_dense(sizes, strides, order) else "strides"
+    return TensorLayout(name, form, tuple(order if form == "order" else strides))
+
+
+def _sampled(size: int | SymInt) -> int:
+    """Its value at the sample, without a guard on it."""
+    return size if isinstance(size, int) else int(size.node.hint)

@@ -6,17 +6,18 @@ import logging
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest import mock
 
 import sympy
 import torch
 from torch import Tensor, nn
+from torch._guards import TracingContext, tracing
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import (
     keystr,
@@ -26,6 +27,7 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
+from ...device.fake_tensors import FakeTensorMode
 from ...ir.diagnostics import Diagnostic, fail
 from ..guards.call_guards import guards_of_call
 from ..lowered import Exported
@@ -90,8 +92,7 @@ def export(
     guards = None
     what = f"PyTorch cannot capture the forward of {type(module).__name__}"
     with refused("FB0501", what, module, args, kwargs):
-        laid_out = laid_out_by_kernels(has_values=has_values(module))
-        with exchanging(), _quiet(), unchanged(module), laid_out:
+        with exchanging(), _quiet(), unchanged(module):
             seen = observe(module, args, kwargs, wanted)
         if guarded:
             with capturing(), _quiet(), unchanged(module):
@@ -99,18 +100,15 @@ def export(
         results = None if strict else seen.results
         program = None
         if strict or dynamic_shapes is not None:
-            with (
-                exchanging(),
-                _quiet(),
-                _prints_nothing(),
-                unchanged(module),
-                laid_out_by_kernels(has_values=has_values(module)),
-            ):
-                if results is not None:
+            with exchanging(), _quiet(), unchanged(module), _laid_out(module):
+                if not strict:
                     _return_what_can_be_exported(module, results)
-                program = torch.export.export(
-                    module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
-                )
+                try:
+                    program = torch.export.export(
+                        module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+                    )
+                except _ForwardError as held:
+                    raise held.error from None
     return replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
@@ -123,21 +121,34 @@ def export(
     )
 
 
-def _return_what_can_be_exported(module: nn.Module, results: Results) -> None:
-    """Lets the forward return tensors that `torch.export` takes, and no hook of `module` run."""
+class _ForwardError(Exception):
+    """An `error` of a forward on its way through `torch.export`, which prints the graph behind some
+    (our message says why)."""
+
+    def __init__(self, error: Exception):
+        super().__init__()
+        self.error = error
+
+
+def _return_what_can_be_exported(module: nn.Module, results: Results | None) -> None:
+    """Lets the forward return tensors that `torch.export` takes, where its results are known, and
+    no hook of `module` run."""
     inner = module.forward
 
     @wraps(inner)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        with without_cache(module):
-            made = inner(*args, **kwargs)
-        if results.is_plain:
+        try:
+            with without_cache(module) if results else nullcontext():
+                made = inner(*args, **kwargs)
+        except Exception as error:  # whatever the model's Python raises
+            raise _ForwardError(error) from None
+        if results is None or results.is_plain:
             return made
         # As if it were compiled, a forward may return something else than in eager.
         form = results if results.is_form_of(made) else read_results(made)
         return form.tensors(made)
 
-    hooks = [key for key in vars(module) if key.endswith("_hooks")]
+    hooks = [key for key in vars(module) if results and key.endswith("_hooks")]
     vars(module).update({key: OrderedDict() for key in hooks}, forward=forward)
 
 
@@ -149,11 +160,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _prints_nothing() -> AbstractContextManager[Any]:
-    """`torch.export` prints the graph of a model that it refuses; our message says why."""
-    from torch.export import _trace  # with TorchDynamo
-
-    return mock.patch.object(_trace, "print", create=True)
+@contextmanager
+def _laid_out(module: nn.Module) -> Iterator[None]:
+    """Inside, `torch.export` traces tensors as real kernels lay them out."""
+    sizes = ShapeEnv(tracked_fakes=[], trace_asserts=True)
+    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True, export=True)
+    with tracing(TracingContext(mode)), laid_out_by_kernels(mode, has_values=has_values(module)):
+        yield
 
 
 def load_pt2(path: str | Path) -> Exported:

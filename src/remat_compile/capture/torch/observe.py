@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import FrameType
 from typing import Any, Literal, get_args
@@ -27,14 +28,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from ...device.fake_tensors import FakeTensor, FakeTensorMode
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, listed
 from ..guards.effects import PythonState
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.joint import NEEDS_NUMBERS
+from ..trace.kernel_strides import laid_out_by_kernels
 from ..trace.lock import unlogged
 from ..trace.module import (
     WholeModel,
     as_if_compiling,
+    has_values,
     unchanged,
 )
 from ..trace.outputs import (
@@ -43,11 +46,7 @@ from ..trace.outputs import (
     read_results,
     what_to_know,
 )
-from ..trace.places import (
-    Place,
-    paths_of,
-    place_of_caller,
-)
+from ..trace.places import Place, first_place, paths_of, place_of_caller
 from .places import BY_REGIONS
 
 Way = Literal["plain", "answered", "compiling"]
@@ -151,8 +150,7 @@ def what_backward_changes(state: PythonState, by_forward: frozenset[str]) -> Ite
 
 def _changes_told(phase: str, names: list[str]) -> Iterator[Diagnostic]:
     if names:
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        message = f"the {phase} changes {', '.join(names[:5])}{more}; a planned step does not"
+        message = f"the {phase} changes {listed(names)}; a planned step does not"
         hint = f"return it, or change it outside of the {phase}, if something reads it"
         yield Diagnostic("FB0514", message, hint=hint)
 
@@ -258,7 +256,9 @@ def _run(
 
     The results are read where it is said what is `wanted` of them.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.enable_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    laid_out = laid_out_by_kernels(mode, has_values=has_values(model))
+    with mode, laid_out, torch.enable_grad():
         fakes = {name: mode.from_tensor(t) for name, t in _state(model)}
         given, named = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
         recorder = _Recorder(model)
@@ -357,20 +357,11 @@ def _where_it_draws(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], way: Way
 ) -> Place | None:
     """The line of the model that first calls a method of one of Python's or NumPy's generators."""
-    paths = paths_of(model)
-    places: list[Place] = []
 
-    def watch(_frame: FrameType, event: str, function: Any) -> None:
+    def draws(_: FrameType, event: str, function: Any) -> bool:
         owner = getattr(function, "__self__", None) if event == "c_call" else None
-        if places or getattr(function, "__name__", "") in ("getstate", "get_state"):
-            return
-        if type(owner).__module__ in ("random", "numpy.random.mtrand"):
-            places.append(place_of_caller(paths))
+        is_asked = getattr(function, "__name__", "") in ("getstate", "get_state")
+        return not is_asked and type(owner).__module__ in ("random", "numpy.random.mtrand")
 
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        _run(model, args, kwargs, way, PythonState(model))
-    finally:
-        sys.setprofile(before)
-    return places[0] if places else None
+    run = partial(_run, model, args, kwargs, way, PythonState(model))
+    return first_place(run, paths_of(model), draws)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from weakref import WeakSet
 
 import torch
@@ -16,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...device.devices import forked_generators
 from ...ir.analysis.order import capture_order, frees_after_last_use
-from ...ir.diagnostics import Diagnostic, FBError, render
+from ...ir.diagnostics import Diagnostic, FBError, listed, render
 from ...ir.graph import CNode, Graph
 from ...ir.program import Program
 from ...ir.schedule import Compute, Step
@@ -26,19 +24,12 @@ from ..lowered import Exported, Lowered
 from ..trace.autocast import Autocast
 from ..trace.module import unchanged
 from ..trace.outputs import asks_for_cache
-from ..trace.places import (
-    Place,
-    paths_of,
-    place_of,
-)
+from ..trace.places import first_place, paths_of
 from .graph.operators import is_compared
 from .observe import CALL_ONCE
 from .places import BY_REGIONS, CHECKPOINT, refused
 
 RANDOM_STATE = "state of the random numbers"
-SHOWN = 5
-"""Names in a message; of more, the number is told."""
-
 _SEEDS = (
     "the forward sets the state of PyTorch's random numbers, which a plan does not",
     "draw that noise outside of the forward, and give it as an argument or a buffer",
@@ -119,16 +110,12 @@ def check_against_eager(
     ]
     if different and recurrent:
         message = (
-            f"{', '.join(recurrent[:SHOWN])}: eager computes its gates in place on slices of one "
+            f"{listed(recurrent)}: eager computes its gates in place on slices of one "
             "tensor, and a plan, which has none of that, rounds otherwise"
         )
         raise FBError(Diagnostic("FB0520", message, hint="use nn.LSTM or nn.RNN in its place"))
     if different:
-        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        message = (
-            f"the lowered graph computes another {', '.join(different[:SHOWN])}{more} "
-            "than eager PyTorch"
-        )
+        message = f"the lowered graph computes another {listed(different)} than eager PyTorch"
         known: list[Diagnostic] = []
         if RANDOM_STATE in different or all(d.startswith("buffer ") for d in different):
             cause = _SEEDS if RANDOM_STATE in different else _TWICE
@@ -138,19 +125,12 @@ def check_against_eager(
 
 def _with_cause(exported: Exported, program: Program, cause: tuple[str, str]) -> list[Diagnostic]:
     """FB0512 with the first line of the model that calls a function of that `cause`."""
-    paths, found = paths_of(exported.original), list[Place]()
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and not found and _CAUSES.get(frame.f_code) is cause:
-            found.extend(p for p in [place_of(frame, paths)] if p.file)
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        eager_step(exported, program)
-    finally:
-        sys.setprofile(before)
-    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1]) for place in found]
+    place = first_place(
+        lambda: eager_step(exported, program),
+        paths_of(exported.original),
+        lambda frame, event, _: event == "call" and _CAUSES.get(frame.f_code) is cause,
+    )
+    return [Diagnostic("FB0512", f"{cause[0]} ({place})", hint=cause[1])] if place else []
 
 
 def _wrong_replay(c: CNode, name: str) -> Diagnostic:
@@ -168,9 +148,8 @@ def _with_replays(graph: Graph, steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def _warn_of(changing: Sequence[str]) -> None:
-    more = f" and {len(changing) - SHOWN} more" if len(changing) > SHOWN else ""
     message = (
-        f"{', '.join(changing[:SHOWN])}{more} change from run to run here, in eager too or in the "
+        f"{listed(changing)} change from run to run here, in eager too or in the "
         "same kernels: their bits cannot be compared"
     )
     hint = (

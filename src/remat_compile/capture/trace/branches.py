@@ -15,76 +15,46 @@ Example: in `mask = attention_mask.to(torch.bool)`, `if mask.all():` the read is
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
-from ...ir.diagnostics import Diagnostic
+from ...ir.diagnostics import Diagnostic, listed
 from ...operators import PURE
 from ...operators.instances import plain_mode
 from ...operators.overloads import OpOverload
 from ...operators.schema import effects_of
 from .places import Place, paths_of, place_of_caller
 
-SHOWN = 3
-"""Places in a message; of more, the number is told."""
-
 UNANSWERED = object()
 """In the place of a number that is not known here."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Argument:
-    """The tensor at a place of the flat arguments."""
-
-    place: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """An operator with its flat arguments; in the place of tensors stands where they come from.
-
-    `nbytes` is what it makes, `of_arguments` says that an argument leads to it.
-    """
-
-    func: OpOverload
-    leaves: tuple[Any, ...]
-    spec: TreeSpec
-    nbytes: int
-    of_arguments: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Result:
-    """Result of a call; one of several where it has an index."""
-
-    call: _Call
-    index: int | None
-
-
-@dataclass(frozen=True, eq=False)
-class _Literal:
-    """A tensor that the forward makes of Python numbers."""
-
-    tensor: Tensor
-
-
-_Origin = _Argument | _Result | _Literal
+class _Unknown(Exception):
+    """A tensor that no argument and no literal leads to, or a size that is dynamic."""
 
 
 @dataclass(frozen=True, eq=False)
 class HostRead:
-    """A number that hangs on arguments, as the sample's make it, and where the forward reads it."""
+    """A number that hangs on arguments, as the sample's make it, and where the forward reads it.
 
-    call: _Call
+    The last of `nodes` gives it, the others lead to it: `placeholder`s are places of the flat
+    arguments, each `get_attr` is a tensor that the forward makes of Python numbers.
+    """
+
+    nodes: tuple[fx.Node, ...]
     number: bool | int
     place: Place
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostRead:
+        return self
 
 
 class ReadTracker:
@@ -101,64 +71,78 @@ class ReadTracker:
         self._limit_bytes = trained_bytes(model)
         self._paths = paths_of(model)
         self._has_values = all(map(_has_values, sample))
-        self._origins: dict[int, tuple[Tensor, _Origin]] = {}
-        self._shared: dict[int, set[int]] = {}
-        self._calls: dict[tuple[Any, ...], _Call] = {}
-        self._read_of: dict[_Call, HostRead] = {}
+        self._begin(())
 
-    def begin(self, leaves: Sequence[object]) -> None:
+    def _begin(self, leaves: Sequence[object]) -> None:
         """Forgets what was; `leaves` are what stands for the sample in the forward that comes."""
-        for held in (self._origins, self._shared, self._calls, self._read_of, self.reads):
-            held.clear()
+        self.reads.clear()
+        self._graph = fx.Graph()
+        self._origins: dict[int, tuple[Tensor, fx.Node]] = {}
+        self._shared: dict[int, set[int]] = {}
+        self._calls: dict[str, fx.Node] = {}
+        self._read_of: dict[fx.Node, HostRead] = {}
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor) and self._has_values:
-                self._origins[id(leaf)] = (leaf, _Argument(place))
+                node = self._graph.placeholder(f"argument{place}")
+                node.meta.update(place=place, nbytes=0, of_arguments=True)
+                self._origins[id(leaf)] = (leaf, node)
 
     @contextmanager
     def watching(self, leaves: Sequence[object]) -> Iterator[None]:
         """Inside, what a traced forward reads is answered."""
-        self.begin(leaves)
+        self._begin(leaves)
         with _ReadMode(self):
             yield
+        self._graph.output([read.nodes[-1] for read in self.reads])
+        self._graph.eliminate_dead_code()  # the reads hold the graph
 
-    def answer(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec) -> Any:
+    def answer(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """The number that an operator gives; UNANSWERED where it gives none, or it is not known."""
         if torch.Tag.data_dependent_output not in func.tags or _gives_tensors(func):
             return UNANSWERED
-        call = self._call(func, leaves, spec, 0)
-        if call is None:
+        node = self._call(func, args, kwargs, 0)
+        if node is None:
             return UNANSWERED
-        if not call.of_arguments:
-            return self._computed(call)
-        if call not in self._read_of:
-            number = self._number(call)
+        if node not in self._read_of:
+            nodes = _leading_to(node)
+            is_constant = not node.meta["of_arguments"]
+            if not is_constant and sum(n.meta["nbytes"] for n in nodes) > self._limit_bytes:
+                return UNANSWERED
+            try:
+                number = _evaluated(nodes, self._sample, self._device, {})
+            except Exception:  # of PyTorch: on a device that is not there
+                return UNANSWERED
+            if is_constant:
+                return number
             if type(number) not in (bool, int):  # one of another type is another at each call
                 return UNANSWERED
-            read = HostRead(call, number, place_of_caller(self._paths))
-            self._read_of[call] = read
-            self.reads.append(read)
-        return self._read_of[call].number
+            self._read_of[node] = HostRead(nodes, number, place_of_caller(self._paths))
+            self.reads.append(self._read_of[node])
+        return self._read_of[node].number
 
-    def note(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, made: Any) -> None:
+    def note(self, func: OpOverload, args: Any, kwargs: Any, made: Any) -> None:
         """Note a call of an operator, which `made` this."""
         if func._schema.is_mutable:
-            self._forget_written(func, leaves, spec)
+            self._forget_written(func, args, kwargs)
             return
         parts = list(made) if isinstance(made, tuple | list) else [made]
         tensors = [part for part in parts if isinstance(part, Tensor)]
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        nbytes = (
-            0 if is_view else sum(t.numel() * t.element_size() for t in tensors if _is_sized(t))
-        )
         if is_view:
-            self._share([*leaves, *tensors])
-        call = self._call(func, leaves, spec, nbytes)
-        if call is None or not all(map(_is_sized, tensors)):
+            self._share([*tree_leaves((args, kwargs)), *tensors])
+        if not all(map(_is_sized, tensors)):
+            return
+        nbytes = 0 if is_view else sum(t.numel() * t.element_size() for t in tensors)
+        node = self._call(func, args, kwargs, nbytes)
+        if node is None:
             return
         for index, part in enumerate(parts):
             if isinstance(part, Tensor) and id(part) not in self._origins:
-                origin = _Result(call, index if isinstance(made, tuple | list) else None)
-                self._origins[id(part)] = (part, origin)
+                of_one = node
+                if isinstance(made, tuple | list):
+                    of_one = self._graph.call_function(operator.getitem, (node, index))
+                    of_one.meta.update(node.meta, nbytes=0)
+                self._origins[id(part)] = (part, of_one)
 
     def _share(self, leaves: Sequence[Any]) -> None:
         """Note tensors that lie in the same memory, of which one may be followed."""
@@ -167,57 +151,50 @@ class ReadTracker:
         for key in together:
             self._shared[key] = together
 
-    def _forget_written(self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec) -> None:
+    def _forget_written(self, func: OpOverload, args: Any, kwargs: Any) -> None:
         """Stop following what is written to, and what lies in the same memory."""
-        args, kwargs = tree_unflatten(list(leaves), spec)
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         for argument in func._schema.arguments:
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            for tensor in tree_flatten(given.get(argument.name))[0]:
+            for tensor in tree_leaves(given.get(argument.name)):
                 for key in (id(tensor), *self._shared.get(id(tensor), ())):
                     self._origins.pop(key, None)
 
-    def _call(
-        self, func: OpOverload, leaves: Sequence[Any], spec: TreeSpec, nbytes: int
-    ) -> _Call | None:
+    def _call(self, func: OpOverload, args: Any, kwargs: Any, nbytes: int) -> fx.Node | None:
         """The call, the same for the same arguments; None where it cannot be made again."""
-        known = effects_of(func)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        if func.namespace not in PURE or is_random or known.is_unwritten:
+        if func.namespace not in PURE or is_random or effects_of(func).is_unwritten:
             return None
-        is_literal = func is torch.ops.aten.lift_fresh.default
-        origins = [self._origin(leaf, is_literal=is_literal) for leaf in leaves]
-        if None in origins:
+        origin = self._literal if func is torch.ops.aten.lift_fresh.default else self._origin
+        try:
+            args, kwargs = tree_map(origin, (args, kwargs))
+        except _Unknown:
             return None
-        key = (func, str(spec), *map(_key, origins))
+        key = f"{func} {args!r} {kwargs!r}"
         if key not in self._calls:
-            of_arguments = any(map(_hangs_on_arguments, origins))
-            self._calls[key] = _Call(func, tuple(origins), spec, nbytes, of_arguments)
+            node = self._calls[key] = self._graph.call_function(func, args, kwargs)
+            of_arguments = any(n.meta["of_arguments"] for n in node.all_input_nodes)
+            node.meta.update(nbytes=nbytes, of_arguments=of_arguments)
         return self._calls[key]
 
-    def _origin(self, leaf: Any, *, is_literal: bool) -> Any:
-        """Where a tensor comes from, or what is no tensor, in a tuple; None where it is unknown."""
+    def _origin(self, leaf: Any) -> Any:
+        """Where a tensor comes from, or what is no tensor."""
+        if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise _Unknown
         if not isinstance(leaf, Tensor):
-            is_dynamic = isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool)
-            return None if is_dynamic else (leaf,)
-        if is_literal and type(leaf) is Tensor:
-            return _Literal(leaf)
-        known = self._origins.get(id(leaf))
-        return None if known is None else known[1]
+            return leaf
+        if id(leaf) not in self._origins:
+            raise _Unknown
+        return self._origins[id(leaf)][1]
 
-    def _number(self, call: _Call) -> Any:
-        """Return the number that the sample's arguments give."""
-        if sum(each.nbytes for each in _in_order(call)) > self._limit_bytes:
-            return UNANSWERED
-        return self._computed(call)
-
-    def _computed(self, call: _Call) -> Any:
-        try:
-            return _evaluated(call, self._sample, self._device, {})
-        except Exception:  # of PyTorch: on a device that is not there
-            return UNANSWERED
+    def _literal(self, leaf: Any) -> Any:
+        if type(leaf) is not Tensor:
+            return self._origin(leaf)
+        node = self._graph.create_node("get_attr", "literal")
+        node.meta.update(tensor=leaf, nbytes=0, of_arguments=False)
+        return node
 
 
 class _ReadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -231,12 +208,11 @@ class _ReadMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
             return func(*args, **kwargs)
-        leaves, spec = tree_flatten((args, kwargs))
-        number = self._tracker.answer(func, leaves, spec)
+        number = self._tracker.answer(func, args, kwargs)
         if number is not UNANSWERED:
             return number
         made = func(*args, **kwargs)
-        self._tracker.note(func, leaves, spec, made)
+        self._tracker.note(func, args, kwargs, made)
         return made
 
 
@@ -255,9 +231,9 @@ def changed_reads(
     One after the other, as the forward reads them: what it computes for a later one may fail where
     an earlier one sends it another way (an index that only then is out of range).
     """
-    values: dict[_Call, Any] = {}
+    values: dict[fx.Node, Any] = {}
     for read in reads:
-        number = _evaluated(read.call, arguments, device, values)
+        number = _evaluated(read.nodes, arguments, device, values)
         if (type(number), number) != (type(read.number), read.number):
             return [
                 f"the forward would go another way: a value of its inputs is {number}"
@@ -271,8 +247,7 @@ def warnings_of_reads(reads: Sequence[HostRead]) -> tuple[Diagnostic, ...]:
     if not reads:
         return ()
     places = list(dict.fromkeys(str(read.place) for read in reads if str(read.place)))
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    at = f" ({', '.join(places[:SHOWN])}{more})" if places else ""
+    at = f" ({listed(places, 3)})" if places else ""
     message = (
         f"the forward branches on values of its inputs{at}: the plan holds while those branches "
         "go the same way"
@@ -298,60 +273,36 @@ def _at(place: Place) -> str:
 
 
 def _evaluated(
-    call: _Call, arguments: Sequence[object], device: torch.device, values: dict[_Call, Any]
+    nodes: Sequence[fx.Node],
+    arguments: Sequence[object],
+    device: torch.device,
+    values: dict[fx.Node, Any],
 ) -> Any:
-    """Return the result of a call; `values` are those of calls that were made before, and are added
-    to."""
-
-    def value(origin: Any) -> Any:
-        match origin:
-            case _Argument(place):
-                return arguments[place]
-            case _Literal(tensor):
-                return tensor
-            case _Result(call, index):
-                return values[call] if index is None else values[call][index]
-            case (plain,):
-                return plain
-
+    """Return the value of the last node; `values` are those that are known, and are added to."""
     with plain_mode(device):
-        for each in _in_order(call):
-            if each not in values:
-                args, kwargs = tree_unflatten(list(map(value, each.leaves)), each.spec)
-                values[each] = each.func(*args, **kwargs)
-    return values[call]
+        for node in nodes:
+            if node in values:
+                continue
+            if node.op == "placeholder":
+                values[node] = arguments[node.meta["place"]]
+            elif node.op == "get_attr":
+                values[node] = node.meta["tensor"]
+            else:
+                function: Any = node.target
+                args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                values[node] = function(*args, **kwargs)
+    return values[nodes[-1]]
 
 
-def _in_order(call: _Call) -> list[_Call]:
-    """Return the call and all that lead to it, each once, behind what it needs."""
-    order: dict[_Call, None] = {}
-    waiting = [call]
+def _leading_to(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Return the node and all that lead to it, each behind what it needs."""
+    needed = {node}
+    waiting = [node]
     while waiting:
-        call = waiting[-1]
-        needs = [o.call for o in call.leaves if isinstance(o, _Result) and o.call not in order]
-        if needs:
-            waiting += needs
-        else:
-            order[waiting.pop()] = None
-    return list(order)
-
-
-def _hangs_on_arguments(origin: Any) -> bool:
-    if isinstance(origin, _Result):
-        return origin.call.of_arguments
-    return isinstance(origin, _Argument)
-
-
-def _key(origin: Any) -> Any:
-    match origin:
-        case (plain,):
-            return f"{type(plain).__name__} {plain!r}"
-        case _Result(call, index):
-            return (call, index)
-        case _Argument(place):
-            return ("argument", place)
-        case _:
-            return origin
+        fresh = [n for n in waiting.pop().all_input_nodes if n not in needed]
+        needed.update(fresh)
+        waiting += fresh
+    return tuple(sorted(needed))
 
 
 def _gives_tensors(func: OpOverload) -> bool:

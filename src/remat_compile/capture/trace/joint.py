@@ -28,10 +28,16 @@ from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
 )
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ...device.fake_tensors import DataDependentOutputException, fake_tensor_tls
+from ...device.fake_tensors import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+    fake_tensor_tls,
+)
 from ...device.strides import Strides
 from ...operators.composites import kept_whole
 from .branches import HostRead
@@ -200,16 +206,16 @@ def trace_joint(
     module is traced as `torch.compile` would: many read none then (`torch.compiler.is_compiling`).
     Raises whatever the model, an operator's fake kernel or a derivative raises.
     """
-    fake_mode = _fake_mode_of(args, kwargs)
+    leaves = tree_leaves((args, kwargs))
+    fake_mode = next((leaf.fake_mode for leaf in leaves if isinstance(leaf, FakeTensor)), None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(torch.enable_grad())
         if fake_mode is not None:
             stack.enter_context(fake_mode)
-        laid_out = laid_out_by_kernels(has_values=has_values(module))
         constants = mock.patch.object(fake_tensor_tls, "allow_non_fake_inputs_override", True)
-        with kept_whole(), laid_out, constants:
+        with kept_whole(), constants:
             joint = _trace(stack, module, args, kwargs)
         yield joint
 
@@ -224,7 +230,7 @@ def _trace(
     leave out only then what PyTorch cannot trace)."""
 
     def traced(*, compiling: bool = False) -> Joint:
-        with contextlib.ExitStack() as trial:
+        with contextlib.ExitStack() as trial, _laid_out(module, args, kwargs):
             descriptors = aot_export_joint_with_descriptors(trial, module, args, kwargs)
             stack.push(trial.pop_all())
         return Joint(descriptors.graph_module, descriptors, compiling)
@@ -271,10 +277,11 @@ def _over_leaves(compiled: Callable[..., Any], descriptors: Any) -> Callable[[li
     return by_leaves
 
 
-def _fake_mode_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from ...device.fake_tensors import FakeTensor
-
-    for leaf in tree_leaves((args, kwargs)):
-        if isinstance(leaf, FakeTensor):
-            return leaf.fake_mode
-    return None
+@contextlib.contextmanager
+def _laid_out(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Inside, AOTAutograd traces tensors as real kernels lay them out: those of the fake mode that
+    is there, or of one of this trace alone."""
+    mode = detect_fake_mode((args, kwargs, *module.parameters(), *module.buffers()))
+    context = TracingContext.try_get() if mode else TracingContext(mode := FakeTensorMode())
+    with tracing(context), laid_out_by_kernels(mode, has_values=has_values(module)):
+        yield

@@ -14,7 +14,6 @@ that.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from torch import SymInt, Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from ...device.fake_tensors import FakeTensorMode
 from ...device.strides import is_dense, outermost_first
 from ...operators.instances import plain_mode
 from ...operators.overloads import OpOverload
@@ -55,34 +55,26 @@ _OF_STATE = ("rnn", "lstm", "gru", "ctc", "quantize", "nested")
 """Parts of names of operators that read what another one wrote, or more than their operands say."""
 
 _known: dict[str, Orders] = {}
-_PATCHING = threading.RLock()
-"""Lock around a trace: the method that is exchanged is there once."""
 
 
 @contextmanager
-def laid_out_by_kernels(*, has_values: bool) -> Iterator[None]:
-    """Inside, on this thread, tensors that are traced lie as real ones do."""
-    from ...device.fake_tensors import FakeTensorMode  # with all of SymPy
+def laid_out_by_kernels(mode: FakeTensorMode, *, has_values: bool) -> Iterator[None]:
+    """Inside, tensors that `mode` traces lie as real ones do."""
+    by_meta, at_most = mode.dispatch, None if has_values else MOST_WITHOUT_VALUES_BYTES
 
-    owner, at_most = threading.get_ident(), None if has_values else MOST_WITHOUT_VALUES_BYTES
-
-    def dispatch(
-        mode: Any, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        made = by_meta(mode, func, types, args, kwargs or {})
-        if func is torch.ops.aten.view.default and threading.get_ident() == owner:
+    def dispatch(func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        made = by_meta(func, types, args, kwargs or {})
+        if func is torch.ops.aten.view.default:
             with mode:
                 return _strided_as_real(args[0], made)
-        if threading.get_ident() != owner or not _may_differ(func, args, kwargs or {}):
+        if not _may_differ(func, args, kwargs or {}):
             return made
         orders = kernel_orders(func, args, kwargs or {}, made, at_most)
         with mode:
             return laid_out(made, orders)
 
-    with _PATCHING:
-        by_meta = FakeTensorMode.dispatch
-        with mock.patch.object(FakeTensorMode, "dispatch", dispatch):
-            yield
+    with mock.patch.object(mode, "dispatch", dispatch):
+        yield
 
 
 def kernel_orders(

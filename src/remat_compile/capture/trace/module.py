@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._export.utils import _compiling_state_context
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...device.devices import forked_generators
@@ -192,15 +193,11 @@ def unalias(
     return tree_unflatten(flat, spec)  # type: ignore[no-any-return]
 
 
-@contextmanager
-def as_if_compiling() -> Iterator[None]:
+def as_if_compiling() -> AbstractContextManager[Any]:
     """`torch.compiler.is_compiling()` says yes inside."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+    # Of PyTorch 2.11, `torch.compiler` has none.
+    inside = getattr(torch.compiler, "_compile_session_context", _compiling_state_context)
+    return inside()
 
 
 def has_values(model: nn.Module) -> bool:

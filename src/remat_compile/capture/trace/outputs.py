@@ -18,15 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    fail,
-    nearest,
-)
+from ...ir.diagnostics import Diagnostic, fail, listed, nearest
 from ..output_spec import ALL_RESULTS, Wanted
-
-SHOWN = 5
-"""Names in a message; of more, the number is told."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +137,7 @@ def _at(name: str | int, tensors: Mapping[_Path, Tensor], option: str) -> list[_
     if not paths:
         names = [_name(path) for path in tensors]
         message = f"{option}={name!r}: the model returns no such tensor.{nearest(asked, names)}"
-        fail("FB0517", message, hint=f"it returns {_listed(names)}", usage=True)
+        fail("FB0517", message, hint=f"it returns {listed(names)}", usage=True)
     return paths
 
 
@@ -178,11 +171,11 @@ def what_to_know(results: Results, original: Any) -> tuple[Diagnostic, ...]:
     if results.detached:
         verb = "carries" if len(results.detached) == 1 else "carry"
         said.append(
-            f"only {_listed(results.trained)} is differentiated: "
-            f"{_listed(results.detached)} {verb} no gradient"
+            f"only {listed(results.trained)} is differentiated: "
+            f"{listed(results.detached)} {verb} no gradient"
         )
     if dropped := _left_out(results, original):
-        said.append(f"left out of what the step returns: {_listed(dropped)}")
+        said.append(f"left out of what the step returns: {listed(dropped)}")
     if not said:
         return ()
     hint = "loss= names another loss, outputs= what is to be returned; a cache is for generation"
@@ -324,11 +317,6 @@ def _is_cache(leaf: Any) -> bool:
 
 def _name(path: _Path) -> str:
     return ".".join(map(str, path))
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def asks_for_cache(model: nn.Module) -> list[Any]:

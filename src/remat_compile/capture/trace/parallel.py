@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...ir.diagnostics import Diagnostic, FBError
+from ...ir.diagnostics import Diagnostic, FBError, listed
 from ..lowered import Exported
 
 
@@ -32,14 +32,20 @@ def around_replica(exported: Exported, planned: nn.Module) -> nn.Module:
 def check_not_spread(model: nn.Module, but: Container[str] = ()) -> None:
     """FB0956 where a step of one process does not hold what `model` computes with; modules at the
     paths `but` are not looked at."""
-    sharded = [path for path in _sharded(model) if path not in but]
-    inner = [p for p, m in model.named_modules() if isinstance(m, DistributedDataParallel)]
+    sharded = [path or "the model itself" for path in _sharded(model) if path not in but]
+    inner = [
+        p or "the model itself"
+        for p, m in model.named_modules()
+        if isinstance(m, DistributedDataParallel)
+    ]
     if sharded:
-        message = f"{_listed(sharded)} is sharded (fully_shard), and a plan needs whole parameters"
+        message = (
+            f"{listed(sharded, 3)} is sharded (fully_shard), and a plan needs whole parameters"
+        )
         hint = "shard the planned module as one: fully_shard(remat_compile.compile(model, ...))"
         raise FBError(Diagnostic("FB0956", message, hint=hint))
     if inner:
-        message = f"{_listed(inner)} is a DistributedDataParallel inside of the model"
+        message = f"{listed(inner, 3)} is a DistributedDataParallel inside of the model"
         hint = "compile what is inside of it, or the whole model before it is wrapped"
         raise FBError(Diagnostic("FB0956", message, hint=hint))
 
@@ -50,8 +56,3 @@ def _sharded(model: nn.Module) -> Iterator[str]:
     if fsdp is not None:
         kinds = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
         yield from (path for path, part in model.named_modules() if isinstance(part, kinds))
-
-
-def _listed(paths: list[str]) -> str:
-    named = ", ".join(path or "the model itself" for path in paths[:3])
-    return named + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

@@ -44,6 +44,10 @@ _ABOVE = tuple(
 """Frames that call the model: no line of the model stands above them."""
 
 
+Paths = dict[int, tuple[str, type]]
+"""Path and class of modules by their `id`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A line of the user's, `("", 0)` if there is none, and the innermost module's path."""
@@ -57,12 +61,12 @@ class Place:
         return f"{at} in {self.module}" if at and self.module else at or self.module
 
 
-def place_of_caller(paths: dict[int, tuple[str, type]]) -> Place:
+def place_of_caller(paths: Paths) -> Place:
     """Where the code that runs now stands; `paths` are the modules by `id`."""
     return place_of(sys._getframe(1), paths)
 
 
-def place_of(frame: FrameType | None, paths: dict[int, tuple[str, type]]) -> Place:
+def place_of(frame: FrameType | None, paths: Paths) -> Place:
     """Where a frame stands, as far as the model goes."""
     file, line, module = "", 0, ""
     while frame is not None and not (file and module):
@@ -92,14 +96,33 @@ def is_users(file: str) -> bool:
     return not (is_standard or file.startswith((*LIBRARIES, "<")))
 
 
-def paths_of(model: nn.Module) -> dict[int, tuple[str, type]]:
+def paths_of(model: nn.Module) -> Paths:
     """Path and class of each module by its `id`; the first path of one that is shared. In place of
     the path stands what the module itself says (`remat_compile_place`)."""
-    paths: dict[int, tuple[str, type]] = {}
+    paths: Paths = {}
     for path, module in model.named_modules(remove_duplicate=False):
         place = getattr(module, "remat_compile_place", path)
         paths.setdefault(id(module), (place, type(module)))
     return paths
+
+
+def first_place(
+    run: Callable[[], object], paths: Paths, is_it: Callable[[FrameType, str, Any], bool]
+) -> Place | None:
+    """The line of the model at the first event of `sys.setprofile` in `run` that `is_it`."""
+    places: list[Place] = []
+
+    def watch(frame: FrameType, event: str, of: Any) -> None:
+        if not places and is_it(frame, event, of):
+            places.extend(place for place in [place_of(frame, paths)] if place.file)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return places[0] if places else None
 
 
 def error_in_model(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..diagnostics import Diagnostic, Note
+from ..diagnostics import Note
 from ..program import Target
 from ..schedule import Direction, Schedule, StorageStep
 from ..span import Span
@@ -46,7 +46,7 @@ class Copies:
     The device side (what is alive) is the machine's.
     """
 
-    def __init__(self, sizes: Mapping[str, int], target: Target, report: list[Diagnostic]):
+    def __init__(self, sizes: Mapping[str, int], target: Target, report: Callable[..., None]):
         self.sizes = sizes
         self.now_ns = 0
         """The time of the compute stream."""
@@ -59,7 +59,7 @@ class Copies:
         self._flights: dict[str, _Flight] = {}
         self._gone: dict[str, Note] = {}
         self._forgiven: set[str] = set()
-        self._diagnostics = report
+        self._report = report
 
     def arriving(self, name: str) -> Note | None:
         """Where the prefetch of `name` was issued that nobody has waited for."""
@@ -154,11 +154,6 @@ class Copies:
                 message = f"the host copy of %{name} is left at the end of @{schedule.name}"
                 hint = f"add `hostfree %{name}` after its last prefetch"
                 self._report("FB0319", message, schedule.span, (), hint)
-
-    def _report(
-        self, code: str, message: str, span: Span | None, notes: tuple[Note, ...], hint: str
-    ) -> None:
-        self._diagnostics.append(Diagnostic(code, message, span, notes, hint))
 
 
 def _issued(flight: _Flight) -> Note:

@@ -48,7 +48,17 @@ class Machine:
         self.draw_order = {name: i for i, name in enumerate(ordered)}
         self.drawn: list[str] = []
         self.diagnostics: list[Diagnostic] = []
-        self.copies = Copies(sizes.anode, program.target, self.diagnostics)
+        self.copies = Copies(sizes.anode, program.target, self._report)
+
+    def _report(
+        self,
+        code: str,
+        message: str,
+        span: Span | None,
+        notes: tuple[Note, ...] = (),
+        hint: str | None = None,
+    ) -> None:
+        self.diagnostics.append(Diagnostic(code, message, span, notes, hint))
 
     def bytes_of_live(self) -> dict[str, int]:
         live_bytes = {name: self.sizes.anode[name] for name in self.live}
@@ -87,7 +97,7 @@ class Machine:
         if direction == "d2h" and kind in CALLER_KINDS:
             message = f"{step.word} of %{name}, a {kind}: it belongs to the caller"
             hint = f"{step.word} what the step makes itself"
-            self.diagnostics.append(Diagnostic("FB0312", message, span, hint=hint))
+            self._report("FB0312", message, span, hint=hint)
         elif direction == "d2h" and name not in self.live:
             self._report_dead(step.word, name, span)
         if not self.copies.may_issue(name, f"{step.word} of", span):
@@ -95,7 +105,7 @@ class Machine:
         if direction == "h2d" and name in self.live:
             message = f"{step.word} of %{name}, which is alive on the device"
             hint = f"remove this step, or put `free %{name}` before it"
-            self.diagnostics.append(Diagnostic("FB0316", message, span, hint=hint))
+            self._report("FB0316", message, span, hint=hint)
         elif direction == "h2d":
             self._take(name)
         self.copies.issue(index, step, direction)
@@ -149,15 +159,12 @@ class Machine:
         """Random numbers come out of one stream, so they are drawn as captured."""
         before = self.drawn[-1] if self.drawn else c.name
         if self.draw_order[c.name] < self.draw_order[before]:
-            self.diagnostics.append(
-                Diagnostic(
-                    "FB0311",
-                    f"{c.name} runs first after {before}, which draws random numbers or is the "
-                    f"loss and was captured later",
-                    step.span,
-                    hint=f"run {c.name} before {before} for the first time",
-                )
+            message = (
+                f"{c.name} runs first after {before}, which draws random numbers or is the loss "
+                "and was captured later"
             )
+            hint = f"run {c.name} before {before} for the first time"
+            self._report("FB0311", message, step.span, hint=hint)
         else:
             self.drawn.append(c.name)
 
@@ -171,34 +178,19 @@ class Machine:
             elif issued := self.copies.arriving(name):
                 message = f"{c.name} reads %{name} before its prefetch is waited for"
                 hint = f"put `wait %{name}` before it"
-                self.diagnostics.append(Diagnostic("FB0313", message, step.span, (issued,), hint))
+                self._report("FB0313", message, step.span, (issued,), hint)
             elif self.loss_done and not c.is_loss and name in self.updated:
-                self.diagnostics.append(
-                    Diagnostic(
-                        "FB0303",
-                        f"{c.name} reads buffer %{name} after its update was written back",
-                        step.span,
-                        hint="run it before the loss, or keep its results instead",
-                    )
-                )
+                message = f"{c.name} reads buffer %{name} after its update was written back"
+                hint = "run it before the loss, or keep its results instead"
+                self._report("FB0303", message, step.span, hint=hint)
         if c.is_accumulate and c.results[0] in self.live:
-            self.diagnostics.append(
-                Diagnostic("FB0304", f"%{c.results[0]} is already alive", step.span)
-            )
+            self._report("FB0304", f"%{c.results[0]} is already alive", step.span)
 
     def _report_dead(self, who: str, name: str, span: Span | None) -> None:
         notes = (self.ended[name],) if name in self.ended else ()
-        self.diagnostics.append(
-            Diagnostic(
-                "FB0301",
-                f"{who} reads %{name}, which is not alive here",
-                span,
-                notes,
-                "compute its writer again before this step, or free it later"
-                if notes
-                else "compute its writer before this step",
-            )
-        )
+        again = "again before this step, or free it later" if notes else "before this step"
+        message = f"{who} reads %{name}, which is not alive here"
+        self._report("FB0301", message, span, notes, f"compute its writer {again}")
 
     def _take(self, name: str) -> None:
         self.live[name] = None
@@ -238,35 +230,18 @@ class Machine:
             updates = any(self.graph.anode[r].kind == "pending" for r in c.results)
             if updates or c.token is not None:
                 what = "updates a buffer" if updates else "draws random numbers"
-                self.diagnostics.append(
-                    Diagnostic(
-                        "FB0310",
-                        f"{c.name} {what} and never runs",
-                        schedule.span,
-                        hint=f"run {c.name} once before the loss",
-                    )
-                )
+                hint = f"run {c.name} once before the loss"
+                self._report("FB0310", f"{c.name} {what} and never runs", schedule.span, hint=hint)
 
     def check_end(self, schedule: Schedule) -> None:
         self.copies.check_end(self.graph.anode, schedule)
+        end = f"at the end of schedule @{schedule.name}"
         for a in self.graph.anodes:
             if a.kind in KEPT_KINDS and a.name not in self.live:
                 notes = (self.ended[a.name],) if a.name in self.ended else ()
-                self.diagnostics.append(
-                    Diagnostic(
-                        "FB0305",
-                        f"{a.kind} %{a.name} is not alive at the end of schedule @{schedule.name}",
-                        schedule.span,
-                        notes,
-                        "compute its writer, and do not free it",
-                    )
-                )
+                message = f"{a.kind} %{a.name} is not alive {end}"
+                hint = "compute its writer, and do not free it"
+                self._report("FB0305", message, schedule.span, notes, hint)
             elif a.name in self.live and a.kind not in KEPT_KINDS and a.kind not in CALLER_KINDS:
-                self.diagnostics.append(
-                    Diagnostic(
-                        "FB0306",
-                        f"%{a.name} is left behind at the end of schedule @{schedule.name}",
-                        schedule.span,
-                        hint=f"add `free %{a.name}` after its last use",
-                    )
-                )
+                hint = f"add `free %{a.name}` after its last use"
+                self._report("FB0306", f"%{a.name} is left behind {end}", schedule.span, hint=hint)

@@ -7,11 +7,14 @@ places in the file that they are told.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
-from lark import Token
+from lark import Token, Tree
 
-from ..graph import Graph
+from ..expr import Expr
+from ..graph import ANode, ANodeKind, Call, CNode, Graph, InnerCall, Phase, View
 from ..program import (
     Argument,
     Binding,
@@ -28,7 +31,7 @@ from ..program import (
     TensorLayout,
 )
 from ..schedule import STORAGE_STEPS, Compute, Schedule, Step
-from .rules_graph import GraphRules
+from ..span import Span
 from .tokens import (
     Entry,
     amount_of,
@@ -36,6 +39,7 @@ from .tokens import (
     integer,
     name_of,
     once,
+    span_of,
     string,
     title,
     word,
@@ -55,28 +59,37 @@ class _Input(NamedTuple):
 BindingPart: TypeAlias = _Input | ParamBinding | BufferBinding | Result | Entry
 
 
-class StatementRules(GraphRules):
-    """The rules of all sections; those of the graph are `GraphRules`."""
+def _entry(word: str, read: Callable[[Token], Any], field: str = "") -> Any:
+    """The rule of an entry that one token spells."""
+    return lambda _, token: Entry(word, token, field or word, read(token))
+
+
+class StatementRules:
+    """The rules of statements, with their places in `file`, out of what the rules inside a
+    statement made."""
+
+    def __init__(self, file: str):
+        self._file = file
+
+    def build(self, part: object) -> object:
+        """The rules' results for a tree: a method takes the parts of its node as parameters."""
+        if type(part) is not Tree:
+            return part
+        return getattr(self, part.data)(*map(self.build, part.children))
+
+    def _span(self, token: Token, last: Token | None = None) -> Span:
+        return span_of(token, last, self._file)
 
     # The header, the symbols and the target.
 
     def version(self, number: Token) -> int:
         return int(number)
 
-    def device(self, name: Token) -> Entry:
-        return Entry("device", name, "device", word(name))
-
-    def threads(self, count: Token) -> Entry:
-        return Entry("threads", count, "threads", integer(count))
-
-    def torch(self, version: Token) -> Entry:
-        return Entry("torch", version, "torch_version", string(version))
-
-    def costs(self, source: Token) -> Entry:
-        return Entry("costs", source, "costs", str(source))
-
-    def replays(self, compared: Token) -> Entry:
-        return Entry("replays", compared, "replays", str(compared))
+    device = _entry("device", word)
+    threads = _entry("threads", integer)
+    torch = _entry("torch", string, "torch_version")
+    costs = _entry("costs", str)
+    replays = _entry("replays", str)
 
     def captured(self, *entries: Entry) -> tuple[Entry, ...]:
         once(entries, "in this line")
@@ -110,29 +123,14 @@ class StatementRules(GraphRules):
         low, high, sample, argument, dim = map(integer, numbers)
         return Symbol(str(name), low, high, sample, argument, dim, self._span(name))
 
-    def memory(self, size: Token) -> Entry:
-        return Entry("memory", size, "memory_bytes", amount_of(size))
-
-    def granularity(self, size: Token) -> Entry:
-        return Entry("granularity", size, "granularity_bytes", amount_of(size))
-
-    def host(self, size: Token) -> Entry:
-        return Entry("host", size, "host_bytes", amount_of(size))
-
-    def d2h(self, rate: Token) -> Entry:
-        return Entry("d2h", rate, "d2h_bytes_per_s", amount_of(rate))
-
-    def h2d(self, rate: Token) -> Entry:
-        return Entry("h2d", rate, "h2d_bytes_per_s", amount_of(rate))
-
-    def both(self, rate: Token) -> Entry:
-        return Entry("both", rate, "both_bytes_per_s", amount_of(rate))
-
-    def copy_latency(self, time: Token) -> Entry:
-        return Entry("copy_latency", time, "copy_latency_ns", duration_of(time))
-
-    def copy_issue(self, time: Token) -> Entry:
-        return Entry("copy_issue", time, "copy_issue_ns", duration_of(time))
+    memory = _entry("memory", amount_of, "memory_bytes")
+    granularity = _entry("granularity", amount_of, "granularity_bytes")
+    host = _entry("host", amount_of, "host_bytes")
+    d2h = _entry("d2h", amount_of, "d2h_bytes_per_s")
+    h2d = _entry("h2d", amount_of, "h2d_bytes_per_s")
+    both = _entry("both", amount_of, "both_bytes_per_s")
+    copy_latency = _entry("copy_latency", duration_of, "copy_latency_ns")
+    copy_issue = _entry("copy_issue", duration_of, "copy_issue_ns")
 
     def target(self, name: Token, *entries: Entry | None) -> Target:
         return Target(string(name), **once(filter(None, entries), "in this target"))
@@ -142,6 +140,42 @@ class StatementRules(GraphRules):
 
     def words(self, *words: Token) -> tuple[str, ...]:
         return tuple(map(word, words))
+
+    # The graph.
+
+    def anode(
+        self, name: Token, kind: Token, dtype: Token, shape: tuple[Expr, ...], size: Expr
+    ) -> ANode:
+        where = self._span(name)
+        return ANode(name[1:], cast(ANodeKind, str(kind)), dtype[:-1], shape, size, where)
+
+    def view(self, name: Token, base: Token, call: Call, index: int | None) -> View:
+        return View(name[1:], base[1:], call, index, self._span(name))
+
+    def cnode(
+        self,
+        label: Token,
+        phase: Token,
+        writes: tuple[str | None, ...] | None,
+        call: Call,
+        region: tuple[InnerCall, ...] | None,
+        *attributes: Entry,
+    ) -> CNode:
+        name = label.rstrip(": \t")
+        place = self._span(label)
+        span = Span(place.line, place.column, place.column + len(name), self._file)
+        if region:
+            call = replace(call, region=region)
+        given = once(attributes, f"for {name}") if attributes else {}
+        return CNode(name, cast(Phase, str(phase)), writes or (), call, **given, span=span)
+
+    def graph(self, name: Token, *nodes: ANode | View | CNode) -> Graph:
+        return Graph(
+            title(name),
+            tuple(node for node in nodes if type(node) is ANode),
+            tuple(node for node in nodes if type(node) is View),
+            tuple(node for node in nodes if type(node) is CNode),
+        )
 
     # How the graph meets its caller.
 
@@ -159,8 +193,7 @@ class StatementRules(GraphRules):
     def bind_result(self, name: Token, tangent: Token | None) -> Result:
         return Result(name[1:], name_of(tangent), self._span(name))
 
-    def bind_grads(self, mode: Token) -> Entry:
-        return Entry("grads", mode, "grads", str(mode))
+    bind_grads = _entry("grads", str)
 
     def bind(self, *parts: BindingPart) -> Binding:
         inputs = _of(_Input, parts)

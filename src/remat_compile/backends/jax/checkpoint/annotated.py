@@ -8,9 +8,8 @@ name, as JAX's own derivatives read values inside the operators: they are comput
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ....ir.analysis.identities import identities
 from ....ir.diagnostics import Note, fail
 from ....ir.graph import CALLER_KINDS, CNode
 from ....ir.program import Program
@@ -18,7 +17,6 @@ from ....ir.schedule import Compute, Schedule
 from ....ir.wording import worded
 from ...python.allowed import check_generated
 from ...python.quote import literal
-from ...views import without_identities
 from ..emit.allowed import (
     MODULE_NAMES,
     NAMED_IMPORT,
@@ -31,15 +29,16 @@ from ..emit.module import (
     SourceOf,
     dict_text,
     function_text,
+    lowered_calls,
     operators_of,
+    regions_text,
     tuple_text,
-    unpack_arguments,
+    unpack_inputs,
 )
 from ..emit.order import numbered
 from ..emit.tables import tables
 from ..emit.template import ANNOTATED_RUN, CHECK, KEEP, header
 from ..emit.text import BASE_KEY, JaxText
-from ..honoured import for_jax
 from ..observe.predict import predicted_temp_bytes
 from ..readback.annotated import check_annotated
 from .form import Form, form_of, misfit, schedule_of
@@ -84,18 +83,15 @@ def emit_form(program: Program, schedule: Schedule, form: Form, source_of: Sourc
 
 
 def _written(program: Program, schedule: Schedule, form: Form, source_of: SourceOf) -> str:
-    program = for_jax(program)
-    graph = without_identities(program.graph, identities(program.graph))
-    program = replace(program, graph=graph)
+    program = lowered_calls(program)
     lowerings = source_of(operators_of(program))
     forward = len(list(program.graph.in_phase("fwd")))
     segments = {segment_name(i) for i in range(1, forward + 1)}
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES | segments)
     model = _ModelText(program, form, x).text()
-    regions = "".join(x.region_texts()).lstrip("\n")
-    regions = f"{regions}\n\n" if regions else ""
+    regions = regions_text(x)
     kept, offloaded = names_of(program, form)
-    head = header(graph.name, schedule)
+    head = header(program.graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
     run = ANNOTATED_RUN.format(
         inputs=tuple(sorted(i for i, _ in program.binding.input_grads)),
@@ -150,7 +146,8 @@ class _ModelText:
         binding = self.binding
         outputs = [self.end.value(r.name) for r in binding.results]
         updates = [(b.names[0], self.end.value(b.update)) for b in binding.buffers if b.update]
-        lines = self._unpack()
+        wanted = {name for body in (*self.segments, self.end) for name in body.free}
+        lines = unpack_inputs(self.x, self.program, wanted)
         for number, body in enumerate(self.segments, 1):
             lines += self._segment(number, body)
         lines += [*self.end.lines, f"return {tuple_text(outputs)}, {dict_text(updates)}"]
@@ -174,14 +171,3 @@ class _ModelText:
             "",
             f"{gives} = jax.checkpoint({name}, policy=KEEP)({', '.join(takes)})",
         ]
-
-    def _unpack(self) -> list[str]:
-        x, binding = self.x, self.binding
-        wanted = {name for body in (*self.segments, self.end) for name in body.free}
-        lines = [
-            f"{x.variable(b.name)} = {what}[{literal(b.names[0])}]"
-            for what, bindings in (("params", binding.params), ("buffers", binding.buffers))
-            for b in bindings
-            if b.name in wanted
-        ]
-        return [*lines, *unpack_arguments(x, self.program)]

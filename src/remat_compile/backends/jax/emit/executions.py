@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ir.graph import Graph
 from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule
 from ....ir.semantics.simulate import KEPT_KINDS
-from .order import Numbered, numbered
+from .order import numbered
 
 
 def constants(graph: Graph) -> frozenset[str]:
@@ -25,12 +25,10 @@ def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, in
     A plan may hold them: made, freed, and made again where they are needed. PyTorch runs
     them; XLA leaves out what no result of the step depends on.
     """
-    steps = list(numbered(graph, schedule.steps))
-    fresh = _makes(graph, steps)
     wanted = {a.name for a in graph.anodes if a.kind in KEPT_KINDS}
     host: set[str] = set()
     dead = set()
-    for now in reversed(steps):
+    for now in reversed(list(numbered(graph, schedule.steps))):
         match now.step:
             case Free(name):
                 wanted.discard(name)
@@ -47,30 +45,9 @@ def dead_executions(graph: Graph, schedule: Schedule) -> frozenset[tuple[str, in
                 if c.is_loss:
                     wanted.update(graph.reads(c))
                     continue
-                made = fresh[now.index]
-                if wanted.isdisjoint(made):
+                if wanted.isdisjoint(now.made):
                     dead.add((c.name, now.execution))
                     continue
-                wanted.difference_update(made)
+                wanted.difference_update(now.made)
                 wanted.update(graph.reads(c, now.execution))
     return frozenset(dead)
-
-
-def _makes(graph: Graph, steps: list[Numbered]) -> dict[int, set[str]]:
-    """The aNodes that each execution makes, without those that are alive and dropped."""
-    live: set[str] = set()
-    made = {}
-    for now in steps:
-        if isinstance(now.step, Free):
-            live.discard(now.step.anode)
-        elif isinstance(now.step, Prefetch):
-            live.add(now.step.anode)
-        elif now.cnode is not None and isinstance(now.step, Compute):
-            c = now.cnode
-            if c.is_accumulate:
-                live.discard(graph.reads(c)[0])
-            made[now.index] = {name for name in c.results_at(now.execution) if name not in live}
-            live |= made[now.index]
-            if now.step.nosave:
-                live -= {n for n in made[now.index] if graph.anode[n].kind == "phantom"}
-    return made

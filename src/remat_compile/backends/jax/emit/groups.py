@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ....ir.graph import ACCUMULATE_OP, CALLER_KINDS, CNode, Graph
-from ....ir.schedule import Compute, Free, Prefetch, Schedule
+from ....ir.schedule import Prefetch, Schedule
 from ...python.names import loss_index
 from .order import AccessHistory, Numbered, numbered
 from .twins import twins
@@ -86,7 +86,6 @@ class _Placement:
         self._start = 0
         self._since = 0
         self._written: set[str] = set()
-        self._live = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
 
     def step(self, now: Numbered) -> None:
         if now.index == self._border:
@@ -97,7 +96,7 @@ class _Placement:
                 self._end(now.index)
                 self._group = _Group(self.graph, self.history.latest(self._start, now.index))
                 self._open(now.index)
-            self._group.add(now, self._made(now))
+            self._group.add(now)
             self._put(self._start, self._group.barrier())
         elif now.cnode is not None:
             self._end(now.index)
@@ -113,7 +112,6 @@ class _Placement:
             reads = self.graph.reads(now.cnode, now.execution)
             self._put(now.index, Barrier(tuple(n for n in reads if n in self._scattered)))
         self._gate(now)
-        self._keep_up(now)
 
     def _tell_apart(self, now: Numbered) -> None:
         """A barrier before what makes values that were made before, in a group as well: there both
@@ -126,32 +124,6 @@ class _Placement:
         self._put(now.index, Barrier(sources) | Barrier((), anchors=anchors))
         if waits:
             self._open(now.index)
-
-    def _made(self, now: Numbered) -> tuple[str, ...]:
-        """The new values of an execution: what is alive already stays the value it was, from
-        before the barrier."""
-        if now.cnode is None:
-            return ()
-        return tuple(n for n in now.cnode.results_at(now.execution) if n not in self._live)
-
-    def _keep_up(self, now: Numbered) -> None:
-        """Follows what is alive."""
-        match now.step:
-            case Compute(_, nosave):
-                assert now.cnode is not None
-                results = now.cnode.results_at(now.execution)
-                self._live.update(results)
-                if now.cnode.is_accumulate:
-                    self._live.discard(self.graph.reads(now.cnode)[0])
-                if nosave:
-                    kinds = {name: self.graph.anode[name].kind for name in results}
-                    self._live -= {name for name in results if kinds[name] == "phantom"}
-            case Free(name):
-                self._live.discard(name)
-            case Prefetch(name):
-                self._live.add(name)
-            case _:
-                pass
 
     def _open(self, index: int) -> None:
         self._start, self._since = index, 0
@@ -168,7 +140,7 @@ class _Placement:
             anode = self.graph.anode
             old = (n for n in reads if n not in self._written and anode[n].kind not in CALLER_KINDS)
             self._put(self._start, Barrier(tuple(old)))
-        self._written.update(self._made(now))
+        self._written.update(now.made)
 
     def _repeats(self, now: Numbered) -> bool:
         members = self._group.members if self._group is not None else {}
@@ -235,7 +207,7 @@ class _Group:
     hosts: dict[str, None] = field(default_factory=dict)
     key: bool = False
 
-    def add(self, now: Numbered, made: tuple[str, ...]) -> None:
+    def add(self, now: Numbered) -> None:
         if isinstance(now.step, Prefetch):
             self.hosts[now.step.anode] = None
             self._wrote([now.step.anode], fresh=True)
@@ -257,7 +229,7 @@ class _Group:
             inputs = [name for name in held if self.graph.anode[name].kind != "param"]
             self.sources.update(dict.fromkeys(held if same or not inputs else inputs))
             told_apart = True
-        self._wrote(made, fresh=told_apart)
+        self._wrote(now.made, fresh=told_apart)
 
     def _wrote(self, names: Iterable[str], *, fresh: bool) -> None:
         self.written.update(dict.fromkeys(names))

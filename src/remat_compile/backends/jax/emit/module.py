@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,18 +52,28 @@ def _written(program: Program, schedule: Schedule, source_of: SourceOf) -> str:
     from .shared_work import SharedWork  # needs JAX
 
     shared = SharedWork(program)
-    program = for_jax(program)
-    graph = without_identities(program.graph, identities(program.graph))
-    program = replace(program, graph=graph)
+    program = lowered_calls(program)
     lowerings = source_of(operators_of(program))
     x = JaxText(program, defined_names(lowerings) | MODULE_NAMES)
     functions = _Functions(program, schedule, x, shared).text()
-    regions = "".join(x.region_texts()).lstrip("\n")
-    regions = f"{regions}\n\n" if regions else ""
-    head = header(graph.name, schedule)
+    regions = regions_text(x)
+    head = header(program.graph.name, schedule)
     operators = source_of(tuple(x.operators)).strip()
     source = f"{head}{operators}\n\n\n{tables(program)}\n\n{regions}{functions}{RUN}{CHECK}"
     return check_generated(source, allowed(lowerings, program.graph))
+
+
+def lowered_calls(program: Program) -> Program:
+    """The program whose calls are those of the lowerings, without operators that change nothing."""
+    program = for_jax(program)
+    graph = without_identities(program.graph, identities(program.graph))
+    return replace(program, graph=graph)
+
+
+def regions_text(x: JaxText) -> str:
+    """The functions of the regions and two empty lines, if there are any."""
+    regions = "".join(x.region_texts()).lstrip("\n")
+    return f"{regions}\n\n" if regions else ""
 
 
 class _Functions:
@@ -127,9 +137,7 @@ class _Functions:
             sizes = ", ".join(self.x.variable(symbol_key(s.name)) for s in self.program.symbols)
             body.lines.append(f"sizes = jnp.zeros(({sizes}, 0), bool)")
         body.lines += [
-            "new_buffers = {"
-            + ", ".join(f"{literal(name)}: {value}" for name, value in updates)
-            + "}",
+            f"new_buffers = {dict_text(updates)}",
             f"return ({tuple_text(outputs)}, new_buffers), {tuple_text(kept)}",
         ]
 
@@ -144,19 +152,7 @@ class _Functions:
             self.forward.barrier(Barrier(tuple(sources), tuple(hosts), (), BASE_KEY in saved))
 
     def _unpack_caller(self, saved: tuple[str, ...]) -> list[str]:
-        x, binding = self.x, self.binding
-        wanted = {*self.forward.free, *saved}
-        lines = [
-            f"{x.variable(p.name)} = params[{literal(p.names[0])}]"
-            for p in binding.params
-            if p.name in wanted
-        ]
-        lines += [
-            f"{x.variable(b.name)} = buffers[{literal(b.names[0])}]"
-            for b in binding.buffers
-            if b.name in wanted
-        ]
-        return [*lines, *unpack_arguments(x, self.program)]
+        return unpack_inputs(self.x, self.program, {*self.forward.free, *saved})
 
     def _unpack_saved(self, kept: list[str]) -> list[str]:
         tangents = [
@@ -182,10 +178,18 @@ def function_text(signature: str, lines: Iterable[str]) -> str:
     return f"def {signature}:\n" + "".join(f"    {line}".rstrip() + "\n" for line in lines)
 
 
-def unpack_arguments(x: JaxText, program: Program) -> list[str]:
-    """Lines that name the arguments in `args`, and the sizes in their shapes."""
-    names = [x.variable(a.name) for a in program.binding.arguments]
-    lines = [f"{tuple_text(names)} = args"] if names else []
+def unpack_inputs(x: JaxText, program: Program, wanted: Container[str]) -> list[str]:
+    """Lines that name the `wanted` parameters and buffers, the arguments in `args`, and the sizes
+    in their shapes."""
+    binding = program.binding
+    lines = [
+        f"{x.variable(b.name)} = {source}[{literal(b.names[0])}]"
+        for source, bindings in (("params", binding.params), ("buffers", binding.buffers))
+        for b in bindings
+        if b.name in wanted
+    ]
+    names = [x.variable(a.name) for a in binding.arguments]
+    lines += [f"{tuple_text(names)} = args"] if names else []
     for s in program.symbols:
         lines.append(f"{x.variable(symbol_key(s.name))} = {names[s.argument]}.shape[{s.dim}]")
     return lines

@@ -8,29 +8,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ....ir.graph import CNode, Graph
+from ....ir.graph import CALLER_KINDS, CNode, Graph
 from ....ir.schedule import Compute, ElementaryStep, Free, Offload, Prefetch, Schedule, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A step with its index, and for a computation the cNode and which execution it is."""
+    """A step with its index, and for a computation the cNode, which execution it is and the
+    aNodes that it makes: those that are alive already are dropped."""
 
     index: int
     step: Compute | ElementaryStep
     cnode: CNode | None
     execution: int
+    made: tuple[str, ...] = ()
 
 
 def numbered(graph: Graph, steps: tuple[Step, ...]) -> Iterator[Numbered]:
     runs: Counter[str] = Counter()
+    live = {a.name for a in graph.anodes if a.kind in CALLER_KINDS}
     for index, step in enumerate(steps):
         if isinstance(step, Compute):
             runs[step.cnode] += 1
-            yield Numbered(index, step, graph.cnode[step.cnode], runs[step.cnode])
-        else:
-            (part,) = step.parts()  # the driver hands elementary schedules to this backend
-            yield Numbered(index, part, None, 0)
+            c, n = graph.cnode[step.cnode], runs[step.cnode]
+            if c.is_accumulate:
+                live.discard(graph.reads(c)[0])
+            results = c.results_at(n)
+            yield Numbered(index, step, c, n, tuple(name for name in results if name not in live))
+            live.update(results)
+            if step.nosave:
+                live -= {name for name in results if graph.anode[name].kind == "phantom"}
+            continue
+        (part,) = step.parts()  # the driver hands elementary schedules to this backend
+        if isinstance(part, Free):
+            live.discard(part.anode)
+        elif isinstance(part, Prefetch):
+            live.add(part.anode)
+        yield Numbered(index, part, None, 0)
 
 
 class AccessHistory:

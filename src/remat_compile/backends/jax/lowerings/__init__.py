@@ -17,27 +17,16 @@ from types import MappingProxyType
 
 from . import (  # noqa: F401  (each fills the table)
     activations,
-    arithmetic,
-    attention,
-    batch_norm,
-    comparisons,
-    convolution,
+    elementwise,
     factories,
-    indexing,
-    linear,
     losses,
     normalization,
-    padding,
-    pointwise,
-    pooling,
-    random,
+    products,
     reductions,
-    shape,
-    softmax,
     views,
+    windows,
 )
-from ._registry import REGISTERED, Lowering, function_name
-from ._source import IMPORTS, gather
+from ._registry import IMPORTS, REGISTERED, Lowering, function_name, gather
 
 __all__ = ["IMPORTS", "Lowering", "is_random", "missing", "source_of", "table"]
 

@@ -7,22 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ._dtypes import _floating, _wide
-from ._registry import lowers
-
-
-@lowers("aten.relu.default")
-def aten_relu_default(x: Array) -> Array:
-    return jnp.maximum(x, 0)
-
-
-@lowers("aten.threshold_backward.default")
-def aten_threshold_backward_default(grad_output: Array, x: Array, threshold: float) -> Array:
-    return jnp.where(x <= threshold, jnp.zeros_like(grad_output), grad_output)
-
-
-@lowers("aten.sigmoid.default")
-def aten_sigmoid_default(x: Array) -> Array:
-    return jax.nn.sigmoid(_floating(x))
+from ._registry import lowers, lowers_each
 
 
 @lowers("aten.sigmoid_backward.default")
@@ -89,16 +74,6 @@ def aten_softplus_backward_default(
     return (g * slope).astype(grad_output.dtype)
 
 
-@lowers("aten.leaky_relu.default")
-def aten_leaky_relu_default(x: Array, negative_slope: float = 0.01) -> Array:
-    return jnp.where(x > 0, x, x * negative_slope)
-
-
-@lowers("aten.leaky_relu_backward.default")
-def aten_leaky_relu_backward_default(grad_output: Array, x: Array, negative_slope: float) -> Array:
-    return jnp.where(x > 0, grad_output, grad_output * negative_slope)
-
-
 @lowers("aten.elu.default")
 def aten_elu_default(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
     wide = _wide(x)
@@ -123,11 +98,6 @@ def aten_elu_backward_default(
     return jnp.where(x <= 0, low, g * scale).astype(grad_output.dtype)
 
 
-@lowers("aten.hardtanh.default")
-def aten_hardtanh_default(x: Array, min_val: float = -1, max_val: float = 1) -> Array:
-    return jnp.clip(x, min_val, max_val)
-
-
 @lowers("aten.hardtanh_backward.default")
 def aten_hardtanh_backward_default(
     grad_output: Array, x: Array, min_val: float, max_val: float
@@ -147,11 +117,6 @@ def aten_hardswish_backward_default(grad_output: Array, x: Array) -> Array:
     g, wide = _wide(grad_output), _wide(x)
     inner = jnp.where(wide <= 3, g * (wide / 3 + 0.5), g)
     return jnp.where(wide < -3, 0, inner).astype(grad_output.dtype)
-
-
-@lowers("aten.hardsigmoid.default")
-def aten_hardsigmoid_default(x: Array) -> Array:
-    return (jnp.clip(_wide(x) + 3, 0, 6) / 6).astype(x.dtype)
 
 
 @lowers("aten.hardsigmoid_backward.default")
@@ -213,11 +178,6 @@ def aten_celu_default(x: Array, alpha: float = 1.0) -> Array:
     return jnp.where(wide <= 0, low, wide).astype(x.dtype)
 
 
-@lowers("aten._prelu_kernel.default")
-def aten__prelu_kernel_default(x: Array, weight: Array) -> Array:
-    return jnp.where(x > 0, x, weight * x)
-
-
 @lowers("aten._prelu_kernel_backward.default")
 def aten__prelu_kernel_backward_default(
     grad_output: Array, x: Array, weight: Array
@@ -228,3 +188,23 @@ def aten__prelu_kernel_backward_default(
         jnp.where(positive, grad_output, weight * grad_output),
         jnp.where(positive, jnp.zeros_like(x), x * grad_output),
     )
+
+
+lowers_each(
+    {
+        "aten.relu.default": lambda x: jnp.maximum(x, 0),
+        "aten.threshold_backward.default": lambda grad_output, x, threshold: jnp.where(
+            x <= threshold, jnp.zeros_like(grad_output), grad_output
+        ),
+        "aten.sigmoid.default": lambda x: jax.nn.sigmoid(_floating(x)),
+        "aten.leaky_relu.default": lambda x, negative_slope=0.01: jnp.where(
+            x > 0, x, x * negative_slope
+        ),
+        "aten.leaky_relu_backward.default": lambda grad_output, x, negative_slope: jnp.where(
+            x > 0, grad_output, grad_output * negative_slope
+        ),
+        "aten.hardtanh.default": lambda x, min_val=-1, max_val=1: jnp.clip(x, min_val, max_val),
+        "aten.hardsigmoid.default": lambda x: (jnp.clip(_wide(x) + 3, 0, 6) / 6).astype(x.dtype),
+        "aten._prelu_kernel.default": lambda x, weight: jnp.where(x > 0, x, weight * x),
+    }
+)

@@ -1,17 +1,19 @@
-"""Arrays made from sizes and numbers.
+"""Arrays made from sizes and numbers, and random ones.
 
-What PyTorch leaves undefined is zeros here.
+What PyTorch leaves undefined is zeros here. The same `key` draws the same numbers: a recompute
+repeats its draw.
 """
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from ._dtypes import _dtype, _promoted_dtype, _rank
-from ._registry import lowers
+from ._dtypes import _dtype, _promoted_dtype, _rank, _wide
+from ._registry import lowers, lowers_each
 
 
 @lowers("aten.zeros.default", "aten.empty.memory_format", "aten.empty_strided.default")
@@ -19,57 +21,11 @@ def aten_zeros_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None)
     return jnp.zeros(tuple(size), _dtype(dtype or jnp.float32))
 
 
-@lowers("aten.ones.default")
-def aten_ones_default(size: tuple[int, ...], *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.ones(tuple(size), _dtype(dtype or jnp.float32))
-
-
-@lowers("aten.full.default")
-def aten_full_default(
-    size: tuple[int, ...], fill_value: float, *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.full(tuple(size), fill_value, _dtype(dtype or _promoted_dtype(fill_value)))
-
-
-@lowers("aten.scalar_tensor.default")
-def aten_scalar_tensor_default(s: float, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.asarray(s, _dtype(dtype or jnp.float32))
-
-
-@lowers("aten.zeros_like.default", "aten.empty_like.default")
-def aten_zeros_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.zeros(x.shape, _dtype(dtype or x.dtype))
-
-
-@lowers("aten.ones_like.default")
-def aten_ones_like_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.ones(x.shape, _dtype(dtype or x.dtype))
-
-
-@lowers("aten.full_like.default")
-def aten_full_like_default(x: Array, fill_value: float, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.full(x.shape, fill_value, _dtype(dtype or x.dtype))
-
-
 @lowers("aten.new_zeros.default", "aten.new_empty.default", "aten.new_empty_strided.default")
 def aten_new_zeros_default(
     x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
 ) -> Array:
     return jnp.zeros(tuple(size), _dtype(dtype or x.dtype))
-
-
-@lowers("aten.new_ones.default")
-def aten_new_ones_default(
-    x: Array, size: tuple[int, ...], *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.ones(tuple(size), _dtype(dtype or x.dtype))
-
-
-@lowers("aten.new_full.default")
-def aten_new_full_default(
-    x: Array, size: tuple[int, ...], fill_value: float, *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.full(tuple(size), fill_value, _dtype(dtype or x.dtype))
 
 
 def _stepped(start: float, end: float, step: float, dtype: DTypeLike | None) -> Array:
@@ -82,35 +38,83 @@ def _stepped(start: float, end: float, step: float, dtype: DTypeLike | None) -> 
     return (start + step * jnp.arange(count, dtype=exact)).astype(_dtype(dtype))
 
 
-@lowers("aten.arange.default")
-def aten_arange_default(end: float, *, dtype: DTypeLike | None = None) -> Array:
-    return _stepped(0, end, 1, dtype)
+@lowers("aten.native_dropout.default")
+def aten_native_dropout_default(
+    input: Array, p: float, train: bool | None, *, key: Array
+) -> tuple[Array, Array]:
+    if train is False or p == 0:
+        return input, jnp.ones(input.shape, jnp.bool_)
+    mask = jax.random.bernoulli(key, 1 - p, input.shape)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return jnp.where(mask, _wide(input) * scale, 0).astype(input.dtype), mask
 
 
-@lowers("aten.arange.start")
-def aten_arange_start(start: float, end: float, *, dtype: DTypeLike | None = None) -> Array:
-    return _stepped(start, end, 1, dtype)
-
-
-@lowers("aten.arange.start_step")
-def aten_arange_start_step(
-    start: float, end: float, step: float = 1, *, dtype: DTypeLike | None = None
-) -> Array:
-    return _stepped(start, end, step, dtype)
-
-
-@lowers("aten.linspace.default")
-def aten_linspace_default(
-    start: float, end: float, steps: int, *, dtype: DTypeLike | None = None
-) -> Array:
-    return jnp.linspace(start, end, steps, dtype=_dtype(dtype or jnp.float32))
-
-
-@lowers("aten.eye.default")
-def aten_eye_default(n: int, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.eye(n, dtype=_dtype(dtype or jnp.float32))
-
-
-@lowers("aten.eye.m")
-def aten_eye_m(n: int, m: int, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.eye(n, m, dtype=_dtype(dtype or jnp.float32))
+lowers_each(
+    {
+        "aten.ones.default": lambda size, *, dtype=None: jnp.ones(
+            tuple(size), _dtype(dtype or jnp.float32)
+        ),
+        "aten.full.default": lambda size, fill_value, *, dtype=None: jnp.full(
+            tuple(size), fill_value, _dtype(dtype or _promoted_dtype(fill_value))
+        ),
+        "aten.scalar_tensor.default": lambda s, *, dtype=None: jnp.asarray(
+            s, _dtype(dtype or jnp.float32)
+        ),
+        "aten.zeros_like.default aten.empty_like.default": lambda x, *, dtype=None: jnp.zeros(
+            x.shape, _dtype(dtype or x.dtype)
+        ),
+        "aten.ones_like.default": lambda x, *, dtype=None: jnp.ones(
+            x.shape, _dtype(dtype or x.dtype)
+        ),
+        "aten.full_like.default": lambda x, fill_value, *, dtype=None: jnp.full(
+            x.shape, fill_value, _dtype(dtype or x.dtype)
+        ),
+        "aten.new_ones.default": lambda x, size, *, dtype=None: jnp.ones(
+            tuple(size), _dtype(dtype or x.dtype)
+        ),
+        "aten.new_full.default": lambda x, size, fill_value, *, dtype=None: jnp.full(
+            tuple(size), fill_value, _dtype(dtype or x.dtype)
+        ),
+        "aten.arange.default": lambda end, *, dtype=None: _stepped(0, end, 1, dtype),
+        "aten.arange.start": lambda start, end, *, dtype=None: _stepped(start, end, 1, dtype),
+        "aten.arange.start_step": lambda start, end, step=1, *, dtype=None: _stepped(
+            start, end, step, dtype
+        ),
+        "aten.linspace.default": lambda start, end, steps, *, dtype=None: jnp.linspace(
+            start, end, steps, dtype=_dtype(dtype or jnp.float32)
+        ),
+        "aten.eye.default": lambda n, *, dtype=None: jnp.eye(n, dtype=_dtype(dtype or jnp.float32)),
+        "aten.eye.m": lambda n, m, *, dtype=None: jnp.eye(n, m, dtype=_dtype(dtype or jnp.float32)),
+        "aten.native_dropout_backward.default": lambda grad_output, mask, scale: jnp.where(
+            mask, _wide(grad_output) * scale, 0
+        ).astype(grad_output.dtype),
+        "aten.bernoulli.p": lambda x, p, *, key: jax.random.bernoulli(key, p, x.shape).astype(
+            x.dtype
+        ),
+        "aten.bernoulli.default": lambda x, *, key: jax.random.bernoulli(key, x).astype(x.dtype),
+        "aten.rand.default": lambda size, *, dtype=None, key: jax.random.uniform(
+            key, tuple(size), _dtype(dtype or jnp.float32)
+        ),
+        "aten.rand_like.default": lambda x, *, dtype=None, key: jax.random.uniform(
+            key, x.shape, _dtype(dtype or x.dtype)
+        ),
+        "aten.randn.default": lambda size, *, dtype=None, key: jax.random.normal(
+            key, tuple(size), _dtype(dtype or jnp.float32)
+        ),
+        "aten.randn_like.default": lambda x, *, dtype=None, key: jax.random.normal(
+            key, x.shape, _dtype(dtype or x.dtype)
+        ),
+        "aten.randint.default": lambda high, size, *, dtype=jnp.int64, key: jax.random.randint(
+            key, tuple(size), 0, high
+        ).astype(_dtype(dtype)),
+        "aten.randint.low": lambda low, high, size, *, dtype=jnp.int64, key: jax.random.randint(
+            key, tuple(size), low, high
+        ).astype(_dtype(dtype)),
+        "aten.randperm.default": lambda n, *, dtype=jnp.int64, key: jax.random.permutation(
+            key, n
+        ).astype(_dtype(dtype)),
+        "aten.exponential.default": lambda x, lambd=1.0, *, key: (
+            jax.random.exponential(key, x.shape, x.dtype) / lambd
+        ),
+    }
+)

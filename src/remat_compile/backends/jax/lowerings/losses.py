@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ._dtypes import _wide
-from ._registry import lowers
+from ._registry import lowers, lowers_each
 
 
 def _reduced(losses: Array, reduction: int) -> Array:
@@ -18,11 +18,6 @@ def _reduced(losses: Array, reduction: int) -> Array:
 def _shared(grad_output: Array, reduction: int, count: int) -> Array:
     """Each element's share of the loss's gradient."""
     return _wide(grad_output) / count if reduction == 1 else _wide(grad_output)
-
-
-@lowers("aten.mse_loss.default")
-def aten_mse_loss_default(x: Array, target: Array, reduction: int = 1) -> Array:
-    return _reduced(jnp.square(_wide(x) - _wide(target)), reduction).astype(x.dtype)
 
 
 @lowers("aten.mse_loss_backward.default")
@@ -162,3 +157,12 @@ def aten_nll_loss_backward_default(
         jnp.arange(x.shape[axis]), tuple(a for a in range(x.ndim) if a != axis)
     )
     return jnp.where(hit, jnp.expand_dims(-g * weights, axis), 0).astype(x.dtype)
+
+
+lowers_each(
+    {
+        "aten.mse_loss.default": lambda x, target, reduction=1: _reduced(
+            jnp.square(_wide(x) - _wide(target)), reduction
+        ).astype(x.dtype),
+    }
+)

@@ -1,4 +1,4 @@
-"""Sums, means, extrema and scans."""
+"""Sums, means, extrema, scans and softmax."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from ._dtypes import _dtype, _floating, _in_dtype, _rank, _wide
-from ._registry import lowers
+from ._registry import lowers, lowers_each
 
 
 def _axes(x: Array, dim: tuple[int, ...] | int | None) -> tuple[int, ...]:
@@ -28,38 +28,6 @@ def _summed(
     if dtype is None:
         dtype = x.dtype if _rank(x.dtype) == 2 else jnp.int64
     return jnp.sum(x, _axes(x, dim), dtype=_dtype(dtype), keepdims=keepdim)
-
-
-@lowers("aten.sum.default")
-def aten_sum_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
-    return _summed(x, None, False, dtype)
-
-
-@lowers("aten.sum.dim_IntList")
-def aten_sum_dim_IntList(
-    x: Array,
-    dim: tuple[int, ...] | None,
-    keepdim: bool = False,
-    *,
-    dtype: DTypeLike | None = None,
-) -> Array:
-    return _summed(x, dim, keepdim, dtype)
-
-
-@lowers("aten.mean.default")
-def aten_mean_default(x: Array, *, dtype: DTypeLike | None = None) -> Array:
-    return jnp.mean(_in_dtype(x, dtype))
-
-
-@lowers("aten.mean.dim")
-def aten_mean_dim(
-    x: Array,
-    dim: tuple[int, ...] | None,
-    keepdim: bool = False,
-    *,
-    dtype: DTypeLike | None = None,
-) -> Array:
-    return jnp.mean(_in_dtype(x, dtype), _axes(x, dim), keepdims=keepdim)
 
 
 @lowers("aten.prod.default")
@@ -85,28 +53,6 @@ def _variance(x: Array, axes: tuple[int, ...], correction: float | None, keepdim
     return jnp.sum(square, axes, keepdims=keepdim) / left
 
 
-@lowers("aten.var.correction")
-def aten_var_correction(
-    x: Array,
-    dim: tuple[int, ...] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Array:
-    return _variance(x, _axes(x, dim), correction, keepdim).astype(x.dtype)
-
-
-@lowers("aten.std.correction")
-def aten_std_correction(
-    x: Array,
-    dim: tuple[int, ...] | None = None,
-    *,
-    correction: float | None = None,
-    keepdim: bool = False,
-) -> Array:
-    return jnp.sqrt(_variance(x, _axes(x, dim), correction, keepdim)).astype(x.dtype)
-
-
 @lowers("aten.var_mean.correction")
 def aten_var_mean_correction(
     x: Array,
@@ -120,26 +66,6 @@ def aten_var_mean_correction(
     return variance, jnp.mean(x, axes, keepdims=keepdim)
 
 
-@lowers("aten.amax.default")
-def aten_amax_default(x: Array, dim: tuple[int, ...] = (), keepdim: bool = False) -> Array:
-    return jnp.max(x, _axes(x, dim), keepdims=keepdim)
-
-
-@lowers("aten.amin.default")
-def aten_amin_default(x: Array, dim: tuple[int, ...] = (), keepdim: bool = False) -> Array:
-    return jnp.min(x, _axes(x, dim), keepdims=keepdim)
-
-
-@lowers("aten.max.default")
-def aten_max_default(x: Array) -> Array:
-    return jnp.max(x)
-
-
-@lowers("aten.min.default")
-def aten_min_default(x: Array) -> Array:
-    return jnp.min(x)
-
-
 @lowers("aten.max.dim")
 def aten_max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     index = jnp.argmax(x, dim, keepdims=keepdim)
@@ -150,36 +76,6 @@ def aten_max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Arra
 def aten_min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     index = jnp.argmin(x, dim, keepdims=keepdim)
     return jnp.min(x, dim, keepdims=keepdim), index.astype(_dtype(jnp.int64))
-
-
-@lowers("aten.argmax.default")
-def aten_argmax_default(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return jnp.argmax(x, dim, keepdims=keepdim).astype(_dtype(jnp.int64))
-
-
-@lowers("aten.argmin.default")
-def aten_argmin_default(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-    return jnp.argmin(x, dim, keepdims=keepdim).astype(_dtype(jnp.int64))
-
-
-@lowers("aten.any.default")
-def aten_any_default(x: Array) -> Array:
-    return jnp.any(x)
-
-
-@lowers("aten.any.dim")
-def aten_any_dim(x: Array, dim: int, keepdim: bool = False) -> Array:
-    return jnp.any(x, dim, keepdims=keepdim)
-
-
-@lowers("aten.all.default")
-def aten_all_default(x: Array) -> Array:
-    return jnp.all(x)
-
-
-@lowers("aten.all.dim")
-def aten_all_dim(x: Array, dim: int, keepdim: bool = False) -> Array:
-    return jnp.all(x, dim, keepdims=keepdim)
 
 
 @lowers("aten.logsumexp.default")
@@ -224,13 +120,6 @@ def aten_linalg_vector_norm_default(
     return _norm(_in_dtype(x, dtype), ord, _axes(x, dim), keepdim)
 
 
-@lowers("aten.norm.ScalarOpt_dim")
-def aten_norm_ScalarOpt_dim(
-    x: Array, p: float | None, dim: tuple[int, ...], keepdim: bool = False
-) -> Array:
-    return _norm(x, 2 if p is None else p, _axes(x, dim), keepdim)
-
-
 @lowers("aten.cumprod.default")
 def aten_cumprod_default(x: Array, dim: int, *, dtype: DTypeLike | None = None) -> Array:
     if dtype is None:
@@ -238,6 +127,83 @@ def aten_cumprod_default(x: Array, dim: int, *, dtype: DTypeLike | None = None) 
     return jnp.cumprod(x, dim, dtype=_dtype(dtype)) if x.ndim else _in_dtype(x, dtype)
 
 
-@lowers("aten.trace.default")
-def aten_trace_default(x: Array) -> Array:
-    return _summed(jnp.diagonal(x), None, False, None)
+@lowers("aten._softmax.default")
+def aten__softmax_default(x: Array, dim: int, half_to_float: bool) -> Array:
+    probabilities = jax.nn.softmax(_wide(x), dim) if x.ndim else jnp.ones_like(_wide(x))
+    return probabilities if half_to_float else probabilities.astype(x.dtype)
+
+
+@lowers("aten._safe_softmax.default")
+def aten__safe_softmax_default(x: Array, dim: int, dtype: DTypeLike | None = None) -> Array:
+    wanted = _in_dtype(x, dtype)
+    # A row with nothing to attend to gives zeros, not NaN.
+    empty = jnp.all(jnp.isneginf(wanted), dim, keepdims=True)
+    probabilities = jax.nn.softmax(_wide(jnp.where(empty, 0, wanted)), dim)
+    return jnp.where(empty, 0, probabilities).astype(wanted.dtype)
+
+
+@lowers("aten._softmax_backward_data.default")
+def aten__softmax_backward_data_default(
+    grad_output: Array, output: Array, dim: int, input_dtype: DTypeLike
+) -> Array:
+    g, y = _wide(grad_output), _wide(output)
+    weighted = g * y
+    total = jnp.sum(weighted, dim, keepdims=True) if g.ndim else weighted
+    return (weighted - y * total).astype(_dtype(input_dtype))
+
+
+@lowers("aten._log_softmax.default")
+def aten__log_softmax_default(x: Array, dim: int, half_to_float: bool) -> Array:
+    log_probabilities = jax.nn.log_softmax(_wide(x), dim) if x.ndim else jnp.zeros_like(_wide(x))
+    return log_probabilities if half_to_float else log_probabilities.astype(x.dtype)
+
+
+@lowers("aten._log_softmax_backward_data.default")
+def aten__log_softmax_backward_data_default(
+    grad_output: Array, output: Array, dim: int, input_dtype: DTypeLike
+) -> Array:
+    g, y = _wide(grad_output), _wide(output)
+    total = jnp.sum(g, dim, keepdims=True) if g.ndim else g
+    return (g - jnp.exp(y) * total).astype(_dtype(input_dtype))
+
+
+lowers_each(
+    {
+        "aten.sum.default": lambda x, *, dtype=None: _summed(x, None, False, dtype),
+        "aten.sum.dim_IntList": lambda x, dim, keepdim=False, *, dtype=None: _summed(
+            x, dim, keepdim, dtype
+        ),
+        "aten.mean.default": lambda x, *, dtype=None: jnp.mean(_in_dtype(x, dtype)),
+        "aten.mean.dim": lambda x, dim, keepdim=False, *, dtype=None: jnp.mean(
+            _in_dtype(x, dtype), _axes(x, dim), keepdims=keepdim
+        ),
+        "aten.var.correction": lambda x, dim=None, *, correction=None, keepdim=False: _variance(
+            x, _axes(x, dim), correction, keepdim
+        ).astype(x.dtype),
+        "aten.std.correction": lambda x, dim=None, *, correction=None, keepdim=False: jnp.sqrt(
+            _variance(x, _axes(x, dim), correction, keepdim)
+        ).astype(x.dtype),
+        "aten.amax.default": lambda x, dim=(), keepdim=False: jnp.max(
+            x, _axes(x, dim), keepdims=keepdim
+        ),
+        "aten.amin.default": lambda x, dim=(), keepdim=False: jnp.min(
+            x, _axes(x, dim), keepdims=keepdim
+        ),
+        "aten.max.default": lambda x: jnp.max(x),
+        "aten.min.default": lambda x: jnp.min(x),
+        "aten.argmax.default": lambda x, dim=None, keepdim=False: jnp.argmax(
+            x, dim, keepdims=keepdim
+        ).astype(_dtype(jnp.int64)),
+        "aten.argmin.default": lambda x, dim=None, keepdim=False: jnp.argmin(
+            x, dim, keepdims=keepdim
+        ).astype(_dtype(jnp.int64)),
+        "aten.any.default": lambda x: jnp.any(x),
+        "aten.any.dim": lambda x, dim, keepdim=False: jnp.any(x, dim, keepdims=keepdim),
+        "aten.all.default": lambda x: jnp.all(x),
+        "aten.all.dim": lambda x, dim, keepdim=False: jnp.all(x, dim, keepdims=keepdim),
+        "aten.norm.ScalarOpt_dim": lambda x, p, dim, keepdim=False: _norm(
+            x, 2 if p is None else p, _axes(x, dim), keepdim
+        ),
+        "aten.trace.default": lambda x: _summed(jnp.diagonal(x), None, False, None),
+    }
+)

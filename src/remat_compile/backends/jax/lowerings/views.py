@@ -1,33 +1,16 @@
-"""Views and changes of shape. JAX arrays have no strides: only the values count."""
+"""Views, copies, joins, rearrangements and indexing.
+
+JAX arrays have no strides: only the values count.
+"""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike
 
-from ._dtypes import _dtype
-from ._registry import lowers
-
-
-@lowers("aten.alias.default", "aten.detach.default")
-def aten_alias_default(x: Array) -> Array:
-    return x
-
-
-@lowers("aten.view.default", "aten._unsafe_view.default")
-def aten_view_default(x: Array, size: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, tuple(size))
-
-
-@lowers("aten.reshape.default")
-def aten_reshape_default(x: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, tuple(shape))
-
-
-@lowers("aten.view.dtype")
-def aten_view_dtype(x: Array, dtype: DTypeLike) -> Array:
-    return jnp.asarray(x.view(_dtype(dtype)))
+from ._dtypes import _dtype, _in_dtype, _promoted, _wide
+from ._registry import lowers, lowers_each
 
 
 @lowers("aten.expand.default")
@@ -37,50 +20,10 @@ def aten_expand_default(x: Array, size: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(x, tuple(kept))
 
 
-@lowers("aten.permute.default")
-def aten_permute_default(x: Array, dims: tuple[int, ...]) -> Array:
-    return jnp.transpose(x, tuple(dims))
-
-
-@lowers("aten.t.default")
-def aten_t_default(x: Array) -> Array:
-    return x.T
-
-
-@lowers("aten.transpose.int")
-def aten_transpose_int(x: Array, dim0: int, dim1: int) -> Array:
-    return jnp.swapaxes(x, dim0, dim1) if x.ndim else x
-
-
-@lowers("aten.unsqueeze.default")
-def aten_unsqueeze_default(x: Array, dim: int) -> Array:
-    return jnp.expand_dims(x, dim)
-
-
 def _without_axes(x: Array, dims: tuple[int, ...]) -> Array:
     """`x` without those of the axes `dims` whose length is 1."""
     axes = {dim % x.ndim for dim in dims} if x.ndim else set()
     return jnp.squeeze(x, tuple(axis for axis in sorted(axes) if x.shape[axis] == 1))
-
-
-@lowers("aten.squeeze.default")
-def aten_squeeze_default(x: Array) -> Array:
-    return jnp.squeeze(x)
-
-
-@lowers("aten.squeeze.dim")
-def aten_squeeze_dim(x: Array, dim: int) -> Array:
-    return _without_axes(x, (dim,))
-
-
-@lowers("aten.squeeze.dims")
-def aten_squeeze_dims(x: Array, dim: tuple[int, ...]) -> Array:
-    return _without_axes(x, tuple(dim))
-
-
-@lowers("aten.select.int")
-def aten_select_int(x: Array, dim: int, index: int) -> Array:
-    return lax.index_in_dim(x, index, dim % x.ndim, keepdims=False)
 
 
 def _slice_bounds(length: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -154,3 +97,190 @@ def aten_diag_embed_default(x: Array, offset: int = 0, dim1: int = -2, dim2: int
     rows, columns = place + max(-offset, 0), place + max(offset, 0)
     square = jnp.zeros((*x.shape[:-1], length, length), x.dtype)
     return jnp.moveaxis(square.at[..., rows, columns].set(x), (-2, -1), (dim1, dim2))
+
+
+@lowers("aten.cat.default")
+def aten_cat_default(tensors: tuple[Array, ...], dim: int = 0) -> Array:
+    # An empty tensor of one axis joins with anything: a relic that models still use.
+    parts = [x for x in _promoted(*tensors) if x.shape != (0,)]
+    return jnp.concatenate(parts, dim) if parts else tensors[0]
+
+
+@lowers("aten.roll.default")
+def aten_roll_default(x: Array, shifts: tuple[int, ...], dims: tuple[int, ...] = ()) -> Array:
+    if not dims:
+        return jnp.roll(x, shifts[0])
+    return jnp.roll(x, tuple(shifts), tuple(dims))
+
+
+@lowers("aten.constant_pad_nd.default")
+def aten_constant_pad_nd_default(x: Array, pad: tuple[int, ...], value: float = 0) -> Array:
+    pairs = [(pad[i], pad[i + 1], 0) for i in range(0, len(pad), 2)]
+    config = [(0, 0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
+    return lax.pad(x, jnp.asarray(value, x.dtype), config)
+
+
+@lowers("aten.slice_backward.default")
+def aten_slice_backward_default(
+    grad_output: Array, input_sizes: tuple[int, ...], dim: int, start: int, end: int, step: int
+) -> Array:
+    axis = dim % len(input_sizes)
+    length = input_sizes[axis]
+    first, _ = _slice_bounds(length, start, end)
+    count = grad_output.shape[axis]
+    used = first + (count - 1) * step + 1 if count else first
+    config = [(0, 0, 0)] * len(input_sizes)
+    config[axis] = (first, length - used, step - 1)
+    return lax.pad(grad_output, jnp.zeros((), grad_output.dtype), config)
+
+
+@lowers("aten.select_backward.default")
+def aten_select_backward_default(
+    grad_output: Array, input_sizes: tuple[int, ...], dim: int, index: int
+) -> Array:
+    axis = dim % len(input_sizes)
+    at = index % input_sizes[axis]
+    config = [(0, 0, 0)] * len(input_sizes)
+    config[axis] = (at, input_sizes[axis] - at - 1, 0)
+    return lax.pad(jnp.expand_dims(grad_output, axis), jnp.zeros((), grad_output.dtype), config)
+
+
+@lowers("aten.slice_scatter.default")
+def aten_slice_scatter_default(
+    x: Array,
+    src: Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Array:
+    axis = dim % x.ndim
+    first, last = _slice_bounds(x.shape[axis], start, end)
+    where = (slice(None),) * axis + (slice(first, last, step),)
+    return x.at[where].set(src)
+
+
+@lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
+def aten_where_self(condition: Array, x: ArrayLike, other: ArrayLike) -> Array:
+    first, second = _promoted(x, other)
+    return jnp.where(condition, first, second)
+
+
+@lowers("aten.embedding_dense_backward.default")
+def aten_embedding_dense_backward_default(
+    grad_output: Array,
+    indices: Array,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Array:
+    flat = indices.reshape(-1)
+    rows = _wide(grad_output).reshape(flat.size, -1)
+    if scale_grad_by_freq:
+        counts = jnp.zeros((num_weights,), rows.dtype).at[flat].add(1)
+        rows = rows / counts[flat][:, None]
+    rows = jnp.where((flat == padding_idx)[:, None], 0, rows)
+    grad_weight = jnp.zeros((num_weights, rows.shape[1]), rows.dtype).at[flat].add(rows)
+    return grad_weight.astype(grad_output.dtype)
+
+
+def _places(indices: tuple[Array | None, ...]) -> tuple[Array | slice, ...]:
+    """An index per axis; None takes the axis whole."""
+    return tuple(slice(None) if index is None else index for index in indices)
+
+
+@lowers("aten.index_put.default", "aten._unsafe_index_put.default")
+def aten_index_put_default(
+    x: Array, indices: tuple[Array | None, ...], values: Array, accumulate: bool = False
+) -> Array:
+    at = x.at[_places(indices)]
+    return at.add(values.astype(x.dtype)) if accumulate else at.set(values.astype(x.dtype))
+
+
+@lowers("aten.index_add.default")
+def aten_index_add_default(
+    x: Array, dim: int, index: Array, source: Array, *, alpha: float = 1
+) -> Array:
+    where = (slice(None),) * (dim % x.ndim) + (index,)
+    return x.at[where].add((source * alpha).astype(x.dtype))
+
+
+def _along(index: Array, dim: int) -> tuple[Array, ...]:
+    """One index per axis: `index` along `dim`, its own position along the others."""
+    axis = dim % index.ndim
+    return tuple(
+        index if a == axis else lax.broadcasted_iota(index.dtype, index.shape, a)
+        for a in range(index.ndim)
+    )
+
+
+@lowers("aten.scatter.src")
+def aten_scatter_src(x: Array, dim: int, index: Array, src: Array) -> Array:
+    part = src[tuple(slice(0, n) for n in index.shape)]
+    return x.at[_along(index, dim)].set(part)
+
+
+@lowers("aten.scatter_add.default")
+def aten_scatter_add_default(x: Array, dim: int, index: Array, src: Array) -> Array:
+    part = src[tuple(slice(0, n) for n in index.shape)]
+    return x.at[_along(index, dim)].add(part)
+
+
+@lowers("aten.topk.default")
+def aten_topk_default(x: Array, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    moved = jnp.moveaxis(x, dim, -1)
+    if largest:
+        values, index = lax.top_k(moved, k)
+    else:
+        index = jnp.argsort(moved, axis=-1, stable=True)[..., :k]
+        values = jnp.take_along_axis(moved, index, -1)
+    index = index.astype(_dtype(jnp.int64))
+    return jnp.moveaxis(values, -1, dim), jnp.moveaxis(index, -1, dim)
+
+
+@lowers("aten.sort.default")
+def aten_sort_default(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
+    index = jnp.argsort(x, axis=dim, stable=True, descending=descending)
+    return jnp.take_along_axis(x, index, dim), index.astype(_dtype(jnp.int64))
+
+
+lowers_each(
+    {
+        "aten.alias.default aten.detach.default": lambda x: x,
+        "aten.view.default aten._unsafe_view.default": lambda x, size: jnp.reshape(x, tuple(size)),
+        "aten.reshape.default": lambda x, shape: jnp.reshape(x, tuple(shape)),
+        "aten.view.dtype": lambda x, dtype: jnp.asarray(x.view(_dtype(dtype))),
+        "aten.permute.default": lambda x, dims: jnp.transpose(x, tuple(dims)),
+        "aten.t.default": lambda x: x.T,
+        "aten.transpose.int": lambda x, dim0, dim1: jnp.swapaxes(x, dim0, dim1) if x.ndim else x,
+        "aten.unsqueeze.default": lambda x, dim: jnp.expand_dims(x, dim),
+        "aten.squeeze.default": lambda x: jnp.squeeze(x),
+        "aten.squeeze.dim": lambda x, dim: _without_axes(x, (dim,)),
+        "aten.squeeze.dims": lambda x, dim: _without_axes(x, tuple(dim)),
+        "aten.select.int": lambda x, dim, index: lax.index_in_dim(
+            x, index, dim % x.ndim, keepdims=False
+        ),
+        "aten.clone.default aten.lift_fresh_copy.default": lambda x: x,
+        "aten._to_copy.default": lambda x, *, dtype=None: _in_dtype(x, dtype),
+        "aten.copy.default": lambda x, src: jnp.broadcast_to(src, x.shape).astype(x.dtype),
+        "aten.stack.default": lambda tensors, dim=0: jnp.stack(_promoted(*tensors), dim),
+        "aten.repeat.default": lambda x, repeats: jnp.tile(x, tuple(repeats)),
+        "aten.repeat_interleave.self_int": lambda x, repeats, dim=None: jnp.repeat(x, repeats, dim),
+        "aten.flip.default": lambda x, dims: jnp.flip(x, tuple(dims)),
+        "aten.tril.default": lambda x, diagonal=0: jnp.tril(x, diagonal),
+        "aten.triu.default": lambda x, diagonal=0: jnp.triu(x, diagonal),
+        "aten.select_scatter.default": lambda x, src, dim, index: x.at[
+            (slice(None),) * (dim % x.ndim) + (index,)
+        ].set(src),
+        "aten.masked_fill.Scalar aten.masked_fill.Tensor": lambda x, mask, value: jnp.where(
+            mask, jnp.asarray(value, x.dtype), x
+        ),
+        "aten.embedding.default": lambda weight, indices: jnp.take(weight, indices, axis=0),
+        "aten.index.Tensor aten._unsafe_index.Tensor": lambda x, indices: x[_places(indices)],
+        "aten.index_select.default": lambda x, dim, index: jnp.take(x, index, axis=dim),
+        "aten.gather.default": lambda x, dim, index: x[_along(index, dim)],
+        "aten.scatter.value": lambda x, dim, index, value: x.at[_along(index, dim)].set(
+            jnp.asarray(value, x.dtype)
+        ),
+    }
+)

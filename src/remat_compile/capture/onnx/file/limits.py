@@ -7,9 +7,7 @@ where its results would go beyond what is left.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,8 +20,6 @@ from ....ir.diagnostics import Diagnostic, FBError
 
 LARGEST_BYTES = 2**30
 """Limit on constants and made-up sample inputs, beyond the tensors that the file holds."""
-
-_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 def bytes_of(tensor: Tensor) -> int:
@@ -81,14 +77,3 @@ def _fresh_bytes(func: Any, result: Any) -> int:
     if func.is_view:
         return 0
     return sum(bytes_of(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
-
-
-@contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Without the traceback that fake tensors log before they raise."""
-    before = _LOGGER.disabled
-    _LOGGER.disabled = True
-    try:
-        yield
-    finally:
-        _LOGGER.disabled = before

@@ -1,4 +1,4 @@
-"""Attention and rotary embeddings, and what ONNX Runtime's optimiser fuses."""
+"""Attention, and what ONNX Runtime's optimiser fuses."""
 
 from __future__ import annotations
 
@@ -138,35 +138,6 @@ def _additive(allowed: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tenso
     total = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
     total = total.masked_fill(~allowed, -math.inf)
     return total if bias is None else total + bias
-
-
-@register("RotaryEmbedding")
-def rotary_embedding(
-    call: Call, data: Tensor, cos: Tensor, sin: Tensor, positions: Value = None
-) -> Tensor:
-    """Rotate pairs of features; 3-dimensional input is split into `num_heads`."""
-    heads = call.integer("num_heads", 0)
-    flat = data.ndim == 3
-    if flat and not heads:
-        call.refuse("a 3-dimensional input needs num_heads")
-    split = _heads(data, heads) if flat else data
-    table = [cos, sin]
-    if positions is not None:
-        index = call.tensor(positions)
-        table = [part[index] for part in table]
-    width = call.integer("rotary_embedding_dim", 0) or split.shape[-1]
-    c, s = (part[..., : width // 2].unsqueeze(1) for part in table)
-    turned, rest = split[..., :width], split[..., width:]
-    pairs = turned.reshape(*turned.shape[:-1], -1, 2).unbind(-1)
-    first, second = pairs if call.flag("interleaved") else turned.chunk(2, -1)
-    real, imaginary = c * first - s * second, s * first + c * second
-    if call.flag("interleaved"):
-        out = torch.stack([real, imaginary], -1).flatten(-2)
-    else:
-        out = torch.cat([real, imaginary], -1)
-    if width != split.shape[-1]:
-        out = torch.cat([out, rest], -1)
-    return out.transpose(1, 2).flatten(2) if flat else out
 
 
 @register("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)

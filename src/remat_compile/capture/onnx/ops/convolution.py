@@ -229,10 +229,14 @@ class _Window:
 
 @register("MaxPool")
 def max_pool(call: Call, data: Tensor) -> Any:
+    kind, want = data.dtype, call.has(1)
     if not data.is_floating_point():
-        return _integer_max_pool(call, data)
+        if kind not in (torch.uint8, torch.int8):
+            call.refuse(f"element type {kind} is not supported")
+        if want:
+            call.refuse("indices of an integer pool are not supported")
+        data = data.to(torch.float32)
     window = _Window(call, data)
-    want = call.has(1)
     function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[window.rank - 1]
     none = [0] * window.rank
     padded, added, pads, ceil = data, none + none, window.pads[: window.rank], window.ceil
@@ -241,18 +245,7 @@ def max_pool(call: Call, data: Tensor) -> Any:
         ceil = False  # its ends have been grown
     size, step, dilations = window.kernel, window.strides, window.dilations
     result = function(padded, size, step, pads, dilations, ceil_mode=ceil, return_indices=want)
-    return (result[0], _indices(call, result[1], data, added)) if want else result
-
-
-def _integer_max_pool(call: Call, data: Tensor) -> Any:
-    if data.dtype not in (torch.uint8, torch.int8):
-        call.refuse(f"element type {data.dtype} is not supported")
-    window = _Window(call, data)
-    function: Any = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[window.rank - 1]
-    padded = pad_spatial(data.to(torch.float32), window.grown, -math.inf)
-    if call.has(1):
-        call.refuse("indices of an integer pool are not supported")
-    return function(padded, window.kernel, window.strides, 0, window.dilations).to(data.dtype)
+    return (result[0], _indices(call, result[1], data, added)) if want else result.to(kind)
 
 
 def _indices(call: Call, index: Tensor, data: Tensor, pads: list[int]) -> Tensor:

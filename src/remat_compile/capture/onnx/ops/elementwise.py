@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..call import DTYPES, MICROSOFT, ML, Call, Known, Value, widened
-from ..table import register
+from ..table import ONE, TWO, register
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": torch.abs,
@@ -145,9 +145,7 @@ def variadic(call: Call, *values: Value) -> Tensor:
     return total / len(tensors) if call.op == "Mean" else total
 
 
-@register("Where")
-def where(call: Call, mask: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    return torch.where(mask, left, right)
+register("Where", reads=(*TWO, *ONE))(lambda _, mask, a, b: torch.where(mask, a, b))
 
 
 @register("Cast")
@@ -262,7 +260,6 @@ def prelu(call: Call, data: Tensor, weight: Tensor) -> Tensor:
     return torch.where(data < 0, data * weight, data)
 
 
-@register("Gelu")
-def gelu(call: Call, x: Tensor) -> Tensor:
-    approximate = call.one_of("approximate", "none", ("none", "tanh"))
-    return F.gelu(x, approximate=approximate)
+register("Gelu", reads=ONE)(
+    lambda call, x: F.gelu(x, approximate=call.one_of("approximate", "none", ("none", "tanh")))
+)

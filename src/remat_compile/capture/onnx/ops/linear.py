@@ -17,12 +17,9 @@ from torch import Tensor
 
 from ..call import DTYPES, Call, Value
 from ..file.limits import check_bytes
-from ..table import register
+from ..table import TWO, register
 
-
-@register("MatMul")
-def matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
+register("MatMul", reads=TWO)(lambda _, a, b: torch.matmul(a, b))
 
 
 @register("Gemm")
@@ -51,9 +48,9 @@ def alpha_times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else (x * factor).to(x.dtype)
 
 
-@register("Einsum")
-def einsum(call: Call, *values: Value) -> Tensor:
-    return torch.einsum(call.string("equation", ""), *[call.tensor(value) for value in values])
+register("Einsum", reads=())(
+    lambda call, *values: torch.einsum(call.string("equation", ""), *map(call.tensor, values))
+)
 
 
 @register("DFT")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..call import DTYPES, Call
-from ..table import register
+from ..table import ONE, TWO, register
 
 
 @register("BatchNormalization")
@@ -58,10 +58,11 @@ def layer_norm(call: Call, data: Tensor, weight: Tensor, offset: Tensor | None =
     return (out, mean, deviation) if wanted else out
 
 
-@register("InstanceNormalization")
-def instance_norm(call: Call, x: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
-    eps = call.number("epsilon", 1e-5)
-    return F.instance_norm(x, weight=weight, bias=offset, eps=eps)
+register("InstanceNormalization", reads=(*ONE, *TWO))(
+    lambda call, x, weight, bias: F.instance_norm(
+        x, weight=weight, bias=bias, eps=call.number("epsilon", 1e-5)
+    )
+)
 
 
 @register("GroupNormalization")

@@ -121,11 +121,7 @@ _NO_LABEL = -100
 
 
 @register("NegativeLogLikelihoodLoss")
-def nll_loss(call: Call, x: Tensor, target: Value, weight: Value = None) -> Tensor:
-    return _nll(call, x, target, weight)
-
-
-def _nll(call: Call, logs: Tensor, target: Value, weight: Value) -> Tensor:
+def nll_loss(call: Call, logs: Tensor, target: Value, weight: Value = None) -> Tensor:
     """`F.nll_loss`; without `ignore_index` no label is left out."""
     reduction = call.one_of("reduction", "mean", ("none", "sum", "mean"))
     ignored = call.integer("ignore_index", _NO_LABEL)
@@ -141,5 +137,5 @@ def _nll(call: Call, logs: Tensor, target: Value, weight: Value) -> Tensor:
 @register("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(call: Call, x: Tensor, target: Value, weight: Value = None) -> Any:
     logs = torch.log_softmax(x, 1)
-    loss = _nll(call, logs, target, weight)
+    loss = nll_loss(call, logs, target, weight)
     return (loss, logs) if call.has(1) else loss

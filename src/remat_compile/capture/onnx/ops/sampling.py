@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..call import Call, Value
-from ..table import register
+from ..table import ONE, register
 
 
 def _corners(data: Tensor, image: Tensor, y: Tensor, x: Tensor) -> list[Tensor]:
@@ -167,6 +167,8 @@ def grid_sample(call: Call, data: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(data, grid, mode, padding, call.flag("align_corners"))
 
 
-@register("AffineGrid")
-def affine_grid(call: Call, theta: Tensor, size: Value) -> Tensor:
-    return F.affine_grid(theta, call.ints(size, "size"), call.flag("align_corners"))
+register("AffineGrid", reads=ONE)(
+    lambda call, theta, size: F.affine_grid(
+        theta, call.ints(size, "size"), call.flag("align_corners")
+    )
+)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..call import Call, Known, Value
-from ..table import register
+from ..table import ONE, register
 
 
 @register("Identity")
@@ -132,9 +132,7 @@ def _slice_axis(data: Tensor, axis: int, start: int, end: int, step: int) -> Ten
     return kept.flip(axis)
 
 
-@register("Tile")
-def tile(call: Call, x: Tensor, repeats: Value) -> Tensor:
-    return x.repeat(call.ints(repeats, "repeats"))
+register("Tile", reads=ONE)(lambda call, x, repeats: x.repeat(call.ints(repeats, "repeats")))
 
 
 @register("Pad")
@@ -211,34 +209,16 @@ def size(call: Call, x: Value) -> Tensor:
     return torch.tensor(data.numel(), dtype=torch.int64)
 
 
-@register("CenterCropPad")
-def center_crop_pad(call: Call, data: Tensor, shape: Value) -> Tensor:
-    where = call.axes(None, data.ndim) or list(range(data.ndim))
-    for axis, size in zip(where, call.ints(shape, "shape"), strict=True):
-        have = data.shape[axis]
-        if size < have:
-            data = data.narrow(axis, (have - size) // 2, size)
-        elif size > have:
-            before = (size - have) // 2
-            pads = [0, 0] * (data.ndim - 1 - axis) + [before, size - have - before]
-            data = F.pad(data, pads)
-    return data
-
-
 def _items(call: Call, sequence: Value) -> list[Any]:
     if not isinstance(sequence, list):
         call.refuse("the input is not a sequence", "FB0606")
     return sequence
 
 
-@register("SequenceConstruct")
-def sequence_construct(call: Call, *values: Value) -> list[Any]:
-    return [[call.tensor(value) for value in values]]
+register("SequenceConstruct")(lambda call, *values: [[*map(call.tensor, values)]])
 
 
-@register("SequenceEmpty")
-def sequence_empty(call: Call) -> list[Any]:
-    return [[]]
+register("SequenceEmpty")(lambda call: [[]])
 
 
 @register("SequenceInsert")
@@ -255,14 +235,12 @@ def sequence_erase(call: Call, sequence: Value, position: Value = None) -> list[
     return [items]
 
 
-@register("SequenceAt")
-def sequence_at(call: Call, sequence: Value, position: Value) -> Tensor:
-    return call.tensor(_items(call, sequence)[int(call.scalar(position, "position"))])
+register("SequenceAt")(
+    lambda call, items, place: call.tensor(_items(call, items)[int(call.scalar(place, "position"))])
+)
 
 
-@register("SequenceLength")
-def sequence_length(call: Call, sequence: Value) -> Tensor:
-    return torch.tensor(len(_items(call, sequence)), dtype=torch.int64)
+register("SequenceLength")(lambda call, items: torch.tensor(len(_items(call, items))))
 
 
 @register("SplitToSequence")

@@ -7,7 +7,7 @@ import operator
 import torch
 from torch import Tensor, fx
 
-from .prepare import is_backward, output_nodes
+from .prepare import is_backward, output_nodes, tensors_of
 
 _ADD = torch.ops.aten.add.Tensor
 
@@ -28,15 +28,15 @@ class Accumulations:
         for node in graph.nodes:
             if node.op == "output":
                 continue
-            for value in _values(node):
+            for value in tensors_of(node):
                 self._writer.setdefault(value.untyped_storage()._cdata, node)
             for source in node.all_input_nodes:
-                for value in _values(source):
+                for value in tensors_of(source):
                     key = value.untyped_storage()._cdata
                     self._last_read[key] = self._position[node]
         for result in output_nodes(graph):
             if isinstance(result, fx.Node):
-                self._reserved.update(v.untyped_storage()._cdata for v in _values(result))
+                self._reserved.update(v.untyped_storage()._cdata for v in tensors_of(result))
 
     def is_accumulation(self, node: fx.Node) -> bool:
         return self._first(node) is not None
@@ -66,7 +66,9 @@ class Accumulations:
     def _owned(self, operand: fx.Node, value: Tensor, reader: fx.Node) -> bool:
         key = value.untyped_storage()._cdata
         writer = self._writer[key]
-        direct = operand is writer or (operand.target is _GETITEM and operand.args[0] is writer)
+        direct = operand is writer or (
+            operand.target is operator.getitem and operand.args[0] is writer
+        )
         return (
             direct
             and writer.op == "call_function"
@@ -74,15 +76,6 @@ class Accumulations:
             and key not in self._reserved
             and self._last_read[key] == self._position[reader]
         )
-
-
-_GETITEM = operator.getitem
-
-
-def _values(node: fx.Node) -> list[Tensor]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, list | tuple) else [value]
-    return [v for v in values if isinstance(v, Tensor)]
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

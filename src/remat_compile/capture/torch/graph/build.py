@@ -10,11 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ....device.devices import get_rng_state
-from ....ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    fail,
-)
+from ....ir.diagnostics import Diagnostic, FBError, fail, listed
 from ....ir.expr import Const, add
 from ....ir.graph import (
     ACCUMULATE_OP,
@@ -54,9 +50,6 @@ WAY_OUT = {
 }
 LONGEST = 48
 """Characters of a name in the graph, the end of the model's own, which stands in the binding."""
-
-SHOWN = 3
-"""Places in a message; of more, the number is told."""
 
 
 class ProgramBuilder:
@@ -388,8 +381,7 @@ class ProgramBuilder:
         diagnostics = []
         for (code, message), places in self._refused.items():
             shown = [place for place in places if place]
-            more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-            at = f" ({', '.join(shown[:SHOWN])}{more})" if shown else ""
+            at = f" ({listed(shown, 3)})" if shown else ""
             diagnostics.append(Diagnostic(code, f"{message}{at}", hint=WAY_OUT.get(code)))
         return diagnostics
 

@@ -57,7 +57,7 @@ def prepare(graph_module: fx.GraphModule) -> None:
     check_dense(
         (f"what {n.target} gives" + (f" ({at})" if (at := place_of(n)) else ""), t)
         for n in graph.nodes
-        for t in _tensors(n)
+        for t in tensors_of(n)
     )
     _drop_running_statistics(graph)
     _batch_norm_as_in_eager(graph)
@@ -202,7 +202,7 @@ def _own_storage_for_results(graph: fx.Graph) -> None:
     forward: set[int] = set()
     for node in graph.nodes:
         if node.op == "call_function" and not is_backward(node):
-            for value in _tensors(node):
+            for value in tensors_of(node):
                 forward.add(value.untyped_storage()._cdata)
     nodes, descs = output_nodes(graph), output_descs(graph)
     for node, desc in zip(nodes, descs, strict=True):
@@ -282,7 +282,7 @@ def _whole(node: fx.Node) -> bool:
     )
 
 
-def _tensors(node: fx.Node) -> list[Tensor]:
+def tensors_of(node: fx.Node) -> list[Tensor]:
     value = node.meta.get("val")
     values = value if isinstance(value, list | tuple) else [value]
     return [v for v in values if isinstance(v, Tensor)]

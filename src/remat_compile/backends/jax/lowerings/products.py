@@ -1,4 +1,4 @@
-"""Fused attention of CPU, forward and backward, written out."""
+"""Matrix products and attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from ._dtypes import _wide
-from ._registry import lowers
+from ._registry import lowers, lowers_each
+
+
+def _scaled_sum(x: Array, product: Array, beta: float, alpha: float) -> Array:
+    """beta * x + alpha * product; with beta = 0, `x` is not read, not even its NaN."""
+    scaled = product if alpha == 1 else _wide(product) * alpha
+    if beta == 0:
+        return jnp.asarray(scaled, product.dtype)
+    return jnp.asarray((x if beta == 1 else _wide(x) * beta) + scaled, product.dtype)
 
 
 def _scores(
@@ -73,3 +81,19 @@ def aten__scaled_dot_product_flash_attention_for_cpu_backward_default(
         grad_key.astype(key.dtype),
         grad_value.astype(value.dtype),
     )
+
+
+lowers_each(
+    {
+        "aten.mm.default aten.bmm.default": lambda x, mat2: jnp.matmul(x, mat2),
+        "aten.mv.default": lambda x, vec: jnp.matmul(x, vec),
+        "aten.dot.default": lambda x, tensor: jnp.matmul(x, tensor),
+        "aten.addmm.default": lambda x, mat1, mat2, *, beta=1, alpha=1: _scaled_sum(
+            x, jnp.matmul(mat1, mat2), beta, alpha
+        ),
+        "aten.baddbmm.default": lambda x, batch1, batch2, *, beta=1, alpha=1: _scaled_sum(
+            x, jnp.matmul(batch1, batch2), beta, alpha
+        ),
+        "aten.vdot.default": lambda x, other: jnp.matmul(x, other),
+    }
+)

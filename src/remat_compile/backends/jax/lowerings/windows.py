@@ -1,4 +1,4 @@
-"""Pooling and nearest upsampling of the last two axes, forward and backward."""
+"""Convolutions, pooling and padding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,90 @@ import numpy as np
 from jax import Array, lax
 
 from ._dtypes import _dtype, _wide
-from ._registry import lowers
+from ._registry import lowers, lowers_each
+
+
+def _convolved(
+    x: Array,
+    weight: Array,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+) -> Array:
+    """The convolution of x [N, C, ...] without bias; axes given once count for all."""
+    rank = x.ndim - 2
+    stride, padding, dilation, output_padding = (
+        tuple(v) * rank if len(v) == 1 else tuple(v)
+        for v in (stride, padding, dilation, output_padding)
+    )
+    letters = "DHW"[3 - rank :]
+    layout = (f"NC{letters}", f"OI{letters}", f"NC{letters}")
+    if not transposed:
+        pads = [(p, p) for p in padding]
+        return lax.conv_general_dilated(
+            x, weight, stride, pads, None, dilation, layout, feature_group_count=groups
+        )
+    # The transpose: a convolution of the stretched input with the flipped kernel,
+    # whose channels [C_in, C_out / groups] change places within each group.
+    kernel = weight.shape[2:]
+    flipped = jnp.flip(weight, tuple(range(2, weight.ndim)))
+    grouped = flipped.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    turned = jnp.swapaxes(grouped, 1, 2).reshape(-1, weight.shape[0] // groups, *kernel)
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    pads = [(r - p, r - p + o) for r, p, o in zip(reach, padding, output_padding, strict=True)]
+    ones = (1,) * rank
+    return lax.conv_general_dilated(
+        x, turned, ones, pads, stride, dilation, layout, feature_group_count=groups
+    )
+
+
+@lowers("aten.convolution.default")
+def aten_convolution_default(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+) -> Array:
+    out = _convolved(input, weight, stride, padding, dilation, transposed, output_padding, groups)
+    return out if bias is None else out + bias.reshape((1, -1) + (1,) * (out.ndim - 2))
+
+
+@lowers("aten.convolution_backward.default")
+def aten_convolution_backward_default(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[Array | None, Array | None, Array | None]:
+    how = (stride, padding, dilation, transposed, output_padding, groups)
+    grad_input = grad_weight = grad_bias = None
+    # A convolution is linear in each operand: its transpose is the gradient, and the
+    # forward is not run again.
+    if output_mask[0]:
+        (grad_input,) = jax.linear_transpose(lambda x: _convolved(x, weight, *how), input)(
+            grad_output
+        )
+    if output_mask[1]:
+        (grad_weight,) = jax.linear_transpose(lambda w: _convolved(input, w, *how), weight)(
+            grad_output
+        )
+    if output_mask[2]:
+        grad_bias = jnp.sum(grad_output, (0, *range(2, grad_output.ndim)))
+    return grad_input, grad_weight, grad_bias
 
 
 def _pair(value: tuple[int, ...], default: tuple[int, ...] = ()) -> tuple[int, int]:
@@ -158,11 +241,6 @@ def _adaptive_average(x: Array, output_size: tuple[int, ...]) -> Array:
     return x
 
 
-@lowers("aten._adaptive_avg_pool2d.default")
-def aten__adaptive_avg_pool2d_default(x: Array, output_size: tuple[int, ...]) -> Array:
-    return _adaptive_average(_wide(x), output_size).astype(x.dtype)
-
-
 @lowers("aten._adaptive_avg_pool2d_backward.default")
 def aten__adaptive_avg_pool2d_backward_default(grad_output: Array, x: Array) -> Array:
     size = grad_output.shape[-2:]
@@ -184,16 +262,6 @@ def _nearest(
     return jnp.ix_(*axes)
 
 
-@lowers("aten.upsample_nearest2d.default")
-def aten_upsample_nearest2d_default(
-    x: Array,
-    output_size: tuple[int, ...],
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> Array:
-    return x[(..., *_nearest(x.shape[-2:], output_size, (scales_h, scales_w)))]
-
-
 @lowers("aten.upsample_nearest2d_backward.default")
 def aten_upsample_nearest2d_backward_default(
     grad_output: Array,
@@ -206,3 +274,65 @@ def aten_upsample_nearest2d_backward_default(
     index = _nearest(input_size[-2:], output_size, (scales_h, scales_w))
     zeros = jnp.zeros(input_size, wide.dtype)
     return zeros.at[(..., *index)].add(wide).astype(grad_output.dtype)
+
+
+def _padded(x: Array, padding: tuple[int, ...], mode: str) -> Array:
+    """`x` padded on its last axes; `padding` names the last axis first."""
+    pairs = [(padding[i], padding[i + 1]) for i in range(0, len(padding), 2)][::-1]
+    return jnp.pad(x, [(0, 0)] * (x.ndim - len(pairs)) + pairs, mode=mode)
+
+
+def _unpadded(grad_output: Array, x: Array, padding: tuple[int, ...], mode: str) -> Array:
+    """The gradient of `_padded`, which is linear: its transpose."""
+    (grad_input,) = jax.linear_transpose(lambda v: _padded(v, padding, mode), x)(grad_output)
+    return jnp.asarray(grad_input)
+
+
+@lowers("aten.reflection_pad1d_backward.default", "aten.reflection_pad2d_backward.default")
+def aten_reflection_pad1d_backward_default(
+    grad_output: Array, x: Array, padding: tuple[int, ...]
+) -> Array:
+    return _unpadded(grad_output, x, padding, "reflect")
+
+
+@lowers("aten.replication_pad1d_backward.default", "aten.replication_pad2d_backward.default")
+def aten_replication_pad1d_backward_default(
+    grad_output: Array, x: Array, padding: tuple[int, ...]
+) -> Array:
+    return _unpadded(grad_output, x, padding, "edge")
+
+
+@lowers("aten.pixel_shuffle.default")
+def aten_pixel_shuffle_default(x: Array, upscale_factor: int) -> Array:
+    *outer, channels, height, width = x.shape
+    r = upscale_factor
+    parts = x.reshape(*outer, channels // r**2, r, r, height, width)
+    mixed = jnp.moveaxis(parts, (-4, -3), (-3, -1))
+    return mixed.reshape(*outer, channels // r**2, height * r, width * r)
+
+
+@lowers("aten.pixel_unshuffle.default")
+def aten_pixel_unshuffle_default(x: Array, downscale_factor: int) -> Array:
+    *outer, channels, height, width = x.shape
+    r = downscale_factor
+    parts = x.reshape(*outer, channels, height // r, r, width // r, r)
+    mixed = jnp.moveaxis(parts, (-3, -1), (-4, -3))
+    return mixed.reshape(*outer, channels * r**2, height // r, width // r)
+
+
+lowers_each(
+    {
+        "aten._adaptive_avg_pool2d.default": lambda x, output_size: _adaptive_average(
+            _wide(x), output_size
+        ).astype(x.dtype),
+        "aten.upsample_nearest2d.default": lambda x, output_size, scales_h=None, scales_w=None: x[
+            ..., *_nearest(x.shape[-2:], output_size, (scales_h, scales_w))
+        ],
+        "aten.reflection_pad1d.default aten.reflection_pad2d.default": lambda x, padding: _padded(
+            x, padding, "reflect"
+        ),
+        "aten.replication_pad1d.default aten.replication_pad2d.default": lambda x, padding: _padded(
+            x, padding, "edge"
+        ),
+    }
+)
