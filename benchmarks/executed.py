@@ -31,22 +31,13 @@ from torch.utils.checkpoint import checkpoint
 
 from remat_compile import Plan
 from remat_compile.backends.torch import build
-from remat_compile.capture.torch import (
-    ensure_trusted,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import ensure_trusted, export, lower
 from remat_compile.costs import load_device, roofline
 from remat_compile.ir.analysis.liveness import held_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.planners import Infeasible, NotApplicable, available, parse_planner
-from remat_compile.plans.budget import (
-    Baseline,
-    format_bytes,
-    parse_budget,
-    resolve_budget,
-)
+from remat_compile.plans.budget import Baseline, format_bytes, parse_budget, resolve_budget
 from remat_compile.plans.compare.step import StepRunner, compare_step
 from remat_compile.plans.run_planner import Attempt, Phases
 

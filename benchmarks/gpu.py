@@ -52,11 +52,7 @@ from remat_compile.ir.units import format_rate
 from remat_compile.operators.repeats import differences, largest_difference
 from remat_compile.planners import Infeasible, NotApplicable, parse_planner
 from remat_compile.plans.bind import bind
-from remat_compile.plans.budget import (
-    Baseline,
-    parse_budget,
-    resolve_budget,
-)
+from remat_compile.plans.budget import Baseline, parse_budget, resolve_budget
 from remat_compile.plans.compare.step import StepRunner
 from remat_compile.plans.run_planner import Attempt, Phases
 

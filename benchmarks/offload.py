@@ -35,11 +35,7 @@ from remat_compile.planners.bounds.moving import moving_ns
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.registry import format_planner, parse_planners
 from remat_compile.planners.solvers import MilpSolver
-from remat_compile.plans.budget import (
-    Baseline,
-    parse_budgets,
-    resolve_budget,
-)
+from remat_compile.plans.budget import Baseline, parse_budgets, resolve_budget
 
 PLANNERS = (
     "rotor, dtr, offload-greedy, offload-dp, vdnn, tflms, autoswap, opportunist, "

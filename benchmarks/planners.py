@@ -34,17 +34,8 @@ from remat_compile.planners.bounds.relaxation import moments_ns
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
-from remat_compile.plans.budget import (
-    Baseline,
-    BudgetText,
-    format_bytes,
-    parse_budget,
-)
-from remat_compile.plans.sweep.sweep import (
-    Cell,
-    Sweep,
-    run_sweep,
-)
+from remat_compile.plans.budget import Baseline, BudgetText, format_bytes, parse_budget
+from remat_compile.plans.sweep.sweep import Cell, Sweep, run_sweep
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -10,39 +10,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from .capture.output_spec import (
-    ALL_RESULTS,
-    Loss,
-    Outputs,
-    Wanted,
-)
+from .capture.output_spec import ALL_RESULTS, Loss, Outputs, Wanted
 from .ir.diagnostics import Diagnostic, FBError, render
-from .plans.files.look import (
-    plan_in_text,
-    read_program,
-    read_program_text,
-)
+from .plans.files.look import plan_in_text, read_program, read_program_text
 from .plans.files.outputs import files_of_model, files_of_plan
 from .plans.files.recorded import model_of_plan, with_sizes
-from .plans.make import (
-    costed_program,
-    plan_program,
-    plan_source,
-    planned_source,
-    with_caches,
-)
+from .plans.make import costed_program, plan_program, plan_source, planned_source, with_caches
 from .plans.messages.progress import Progress
 from .plans.options import Errors, PlanKeywords, SweepKeywords, named_keywords
 from .plans.plan import Plan
 from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
 from .plans.run_planner import Phases
-from .plans.source import (
-    Source,
-    check_module,
-    check_spec,
-    is_program,
-    load_source,
-)
+from .plans.source import Source, check_module, check_spec, is_program, load_source
 from .plans.sweep.sweep import Sweep, run_sweep
 
 if TYPE_CHECKING:

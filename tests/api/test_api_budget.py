@@ -6,12 +6,7 @@ import pytest
 
 from remat_compile import FBError
 from remat_compile.ir.program import Budget
-from remat_compile.plans.budget import (
-    Baseline,
-    format_bytes,
-    parse_budget,
-    resolve_budget,
-)
+from remat_compile.plans.budget import Baseline, format_bytes, parse_budget, resolve_budget
 
 BASE = Baseline(
     peak_bytes=1000,

@@ -20,33 +20,16 @@ from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.planners.bounds.time_bounds import TimeBounds
-from remat_compile.planners.contract import (
-    Feasible,
-    Infeasible,
-    PlanResult,
-    Progress,
-    TimedOut,
-)
+from remat_compile.planners.contract import Feasible, Infeasible, PlanResult, Progress, TimedOut
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
 from remat_compile.plans import prove as _prove
 from remat_compile.plans import run_planner as _run_planner
 from remat_compile.plans.budget import Baseline, parse_budget
 from remat_compile.plans.files.files import text_of
-from remat_compile.plans.prove import (
-    Maker,
-    ProofRequest,
-    by_tool,
-    in_file,
-    proven_program,
-)
+from remat_compile.plans.prove import Maker, ProofRequest, by_tool, in_file, proven_program
 from remat_compile.plans.request import PlanRequest
-from remat_compile.plans.run_planner import (
-    Attempt,
-    Phases,
-    Planned,
-    run_planner,
-)
+from remat_compile.plans.run_planner import Attempt, Phases, Planned, run_planner
 from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
 TEXT = """fbir 1

@@ -21,11 +21,7 @@ from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError, Plan
 from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
-from remat_compile.plans.cache import (
-    SETTINGS,
-    PlanCache,
-    graph_key,
-)
+from remat_compile.plans.cache import SETTINGS, PlanCache, graph_key
 from remat_compile.plans.make import plan_source
 from remat_compile.plans.options import Errors
 from remat_compile.plans.request import PlanRequest, read_request

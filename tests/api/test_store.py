@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 
 from helpers.stored import rewrite
-from remat_compile.plans.store import (
-    VARIABLE,
-    Store,
-    user_store,
-)
+from remat_compile.plans.store import VARIABLE, Store, user_store
 
 VALUE = ["a text", 7, None, {"k": [1, 2]}]
 

@@ -18,11 +18,7 @@ from helpers.cli import Cli, chain_text
 from remat_compile import FBError
 from remat_compile.ir.program import Header
 from remat_compile.plans.files.files import FileRead
-from remat_compile.plans.files.outputs import (
-    check_code,
-    check_output,
-    files_of_plan,
-)
+from remat_compile.plans.files.outputs import check_code, check_output, files_of_plan
 from remat_compile.report.subject import MARK
 
 SOURCE = "def make(): raise RuntimeError('not to be loaded')\n"

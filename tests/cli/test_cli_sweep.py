@@ -23,18 +23,8 @@ from remat_compile import FBError
 from remat_compile.plans.budget import Baseline
 from remat_compile.plans.run_planner import Attempt
 from remat_compile.plans.sweep import sweep as _sweep
-from remat_compile.plans.sweep.cells import (
-    Cell,
-    quoted,
-    read_cells,
-)
-from remat_compile.report.charts.frontier import (
-    GIB,
-    Frontier,
-    Point,
-    frontier_spec,
-    knee,
-)
+from remat_compile.plans.sweep.cells import Cell, quoted, read_cells
+from remat_compile.report.charts.frontier import GIB, Frontier, Point, frontier_spec, knee
 
 QUICK = ("--planners", "store-all,periodic{segments=2, by=count},dtr{rounds=0}")
 RANGE = ("--activation-budgets", "40%..100%:4")

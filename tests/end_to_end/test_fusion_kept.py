@@ -20,12 +20,7 @@ from helpers.fused_plans import check_step, codes, made, needs_compiler
 from helpers.stored import rewrite
 from remat_compile import Plan
 from remat_compile.backends.torch.code.emit import emit
-from remat_compile.backends.torch.kernels import (
-    Kernel,
-    Kernels,
-    inductor,
-    missing,
-)
+from remat_compile.backends.torch.kernels import Kernel, Kernels, inductor, missing
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.text.parser import parse_program

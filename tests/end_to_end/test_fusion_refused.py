@@ -13,10 +13,7 @@ from torch import Tensor
 import remat_compile
 from helpers.fused_plans import Gated, codes, made, needs_compiler
 from remat_compile.backends.torch import kernels
-from remat_compile.backends.torch.kernels import (
-    InductorPrice,
-    inductor,
-)
+from remat_compile.backends.torch.kernels import InductorPrice, inductor
 from remat_compile.backends.torch.kernels.price import KernelCost
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
@@ -26,11 +23,7 @@ from remat_compile.plans.compare.step import compare_step
 from remat_compile.plans.fusion import ways as fused_ways
 from remat_compile.plans.fusion.fuse import fused_plan
 from remat_compile.plans.request import PlanRequest
-from remat_compile.plans.run_planner import (
-    Phases,
-    Planned,
-    run_planner,
-)
+from remat_compile.plans.run_planner import Phases, Planned, run_planner
 from remat_compile.verifier import ProvenPlan
 
 

@@ -26,13 +26,7 @@ from remat_compile.ir.graph import CALLER_KINDS, CNode
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.planners.registry import parse_planner
-from remat_compile.regions.share import (
-    Needs,
-    Used,
-    bound_bytes,
-    fixed_bytes,
-    fraction,
-)
+from remat_compile.regions.share import Needs, Used, bound_bytes, fixed_bytes, fraction
 
 CASES = [
     *((name, budget) for name in BASE for budget in ("range:1.0", "range:0.5")),

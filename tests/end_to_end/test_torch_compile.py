@@ -37,11 +37,7 @@ from remat_compile.plans.budget import Baseline
 from remat_compile.plans.make import plan_costed
 from remat_compile.plans.request import PlanRequest
 from remat_compile.plans.run_planner import Phases
-from remat_compile.regions import (
-    RegionsReport,
-    remat,
-    session,
-)
+from remat_compile.regions import RegionsReport, remat, session
 
 
 @pytest.fixture(autouse=True)

@@ -22,11 +22,7 @@ from helpers.execution.run_again import RunAgain
 from helpers.training import assert_same_tensors
 from remat_compile import FBError, Plan
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.plans.compare.step import (
-    StepReport,
-    StepRunner,
-    compare_step,
-)
+from remat_compile.plans.compare.step import StepReport, StepRunner, compare_step
 
 AGAIN: dict[str, Any] = {"planner": RunAgain(), "costs": "roofline", "device": "cpu"}
 X = torch.linspace(-1, 1, 32).reshape(4, 8)

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 import remat_compile
 from remat_compile import Plan
 from remat_compile.backends.torch import PlannedModule
-from remat_compile.backends.torch.kernels import (
-    missing,
-)
+from remat_compile.backends.torch.kernels import missing
 from remat_compile.backends.torch.measure import measure_step
 from remat_compile.plans.compare.step import compare_step
 from remat_compile.plans.fusion.kernels import rounding

@@ -18,11 +18,7 @@ from remat_compile.planners.bounds.time_bounds import TimeBounds
 from remat_compile.planners.eviction.search import Search
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.solvers import MilpSolver
-from remat_compile.plans.run_planner import (
-    Attempt,
-    Phases,
-    Planned,
-)
+from remat_compile.plans.run_planner import Attempt, Phases, Planned
 
 
 @settings(max_examples=20, derandomize=True)

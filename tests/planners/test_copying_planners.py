@@ -34,11 +34,7 @@ from remat_compile.planners.offload.tables import joint_answer
 from remat_compile.planners.offload.tables.offload_table import Rates, best_sets
 from remat_compile.planners.registry import available
 from remat_compile.plans.budget import Baseline
-from remat_compile.plans.run_planner import (
-    Attempt,
-    Phases,
-    run_planner,
-)
+from remat_compile.plans.run_planner import Attempt, Phases, run_planner
 
 
 def test_a_host_budget_bounds_what_is_there_at_once() -> None:

@@ -19,12 +19,7 @@ from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.ir.semantics.simulate import Trace, simulate
-from remat_compile.planners import (
-    Feasible,
-    Infeasible,
-    Optimal,
-    parse_planner,
-)
+from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
 
 PLANNERS = ("store-all", "periodic{segments=2}", "chen", "dtr{rounds=5}")
 KINDS: tuple[BudgetKind, ...] = ("device", "activation")

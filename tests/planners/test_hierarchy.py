@@ -25,17 +25,11 @@ from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
 from helpers.planners.thesis_hilp import ThesisProgram
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
-from remat_compile.planners.hierarchy.partition.children import (
-    Limits,
-    children_of,
-)
+from remat_compile.planners.hierarchy.partition.children import Limits, children_of
 from remat_compile.planners.hierarchy.partition.forward import ForwardGraph
 from remat_compile.planners.hierarchy.partition.h_partition import immediate_dominators
 from remat_compile.planners.hierarchy.partition.levels import Level, Tree, level_of, tree_of
-from remat_compile.planners.hierarchy.reduced.options import (
-    offers_of,
-    quick_orders,
-)
+from remat_compile.planners.hierarchy.reduced.options import offers_of, quick_orders
 from remat_compile.planners.hierarchy.reduced.prices import ChildPrices, prices_of
 from remat_compile.planners.hierarchy.reduced.rows import ReducedModel, ReducedProgram
 from remat_compile.planners.hierarchy.reduced.solve_level import flattened

@@ -31,21 +31,13 @@ from remat_compile.planners import (
 from remat_compile.planners.contract import Progress, makes_copies
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.offload.copies.clock import course_of, time_ns
-from remat_compile.planners.offload.copies.place import (
-    Frame,
-    Move,
-    within,
-)
+from remat_compile.planners.offload.copies.place import Frame, Move, within
 from remat_compile.planners.offload.copies.read_moves import moves_of
 from remat_compile.planners.offload.copies.task import CopyTask
 from remat_compile.planners.polish import polish, windows
 from remat_compile.planners.polish.plan_events import PlanEvents
 from remat_compile.planners.polish.polish import Polish
-from remat_compile.planners.polish.window_program import (
-    Taken,
-    WindowProgram,
-    window_program,
-)
+from remat_compile.planners.polish.window_program import Taken, WindowProgram, window_program
 from remat_compile.planners.polish.window_rows import Detour
 from remat_compile.planners.polish.windows import JointWindows
 from remat_compile.planners.programs.events import Window

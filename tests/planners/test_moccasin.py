@@ -10,12 +10,7 @@ from helpers.planners.exact_claims import holds, reachable
 from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget
-from remat_compile.planners import (
-    NotApplicable,
-    Optimal,
-    TimedOut,
-    parse_planner,
-)
+from remat_compile.planners import NotApplicable, Optimal, TimedOut, parse_planner
 from remat_compile.planners.programs import moccasin
 
 with_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="needs the extra cpsat")

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from helpers.planners.graphs import Builder, chain, random_dag, residual, transformer, unet
 from helpers.programs.strategies import programs
 from remat_compile.ir.analysis.blocks import fingerprint
-from remat_compile.ir.analysis.liveness import (
-    floor_bytes,
-    lower_bound_bytes,
-    required_cnodes,
-)
+from remat_compile.ir.analysis.liveness import floor_bytes, lower_bound_bytes, required_cnodes
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.analysis.separators import Separator, chain_of, globals_of, separators
 from remat_compile.ir.program import Program

@@ -33,14 +33,7 @@ from remat_compile.verifier import (
     verify,
 )
 from remat_compile.verifier.inquiry import Inquiry
-from remat_compile.verifier.smt import (
-    Answer,
-    Deadline,
-    Encoding,
-    Model,
-    NoModel,
-    OutOfTime,
-)
+from remat_compile.verifier.smt import Answer, Deadline, Encoding, Model, NoModel, OutOfTime
 from remat_compile.verifier.solvers import cvc5 as cvc5_solver
 from remat_compile.verifier.solvers import z3 as z3_solver
 from remat_compile.verifier.solvers.cvc5 import Cvc5

@@ -17,11 +17,7 @@ from .guards.settings import Settings
 from .trace.autocast import Autocast
 from .trace.branches import HostRead
 from .trace.module import WholeModel, has_values
-from .trace.outputs import (
-    Results,
-    asks_for_cache,
-    tensors_of,
-)
+from .trace.outputs import Results, asks_for_cache, tensors_of
 
 if TYPE_CHECKING:
     from .trace.joint import Joint

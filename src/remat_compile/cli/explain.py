@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from .shared.explain_budget import (
-    Fit,
-    bounds_of,
-    fit_lines,
-    price_lines,
-    signed,
-)
+from .shared.explain_budget import Fit, bounds_of, fit_lines, price_lines, signed
 from .shared.options import PlanFile, ScheduleOption
 from .shared.terminal import FormatOption
 

@@ -6,11 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .shared.options import (
-    PlanFile,
-    Quiet,
-    ScheduleOption,
-)
+from .shared.options import PlanFile, Quiet, ScheduleOption
 
 
 def command(

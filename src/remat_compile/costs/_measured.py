@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from ..device.caches import StepCaches
-from ..device.devices import (
-    allocation_unit,
-    get_rng_state,
-    set_rng_state,
-)
+from ..device.devices import allocation_unit, get_rng_state, set_rng_state
 from ..ir.analysis.identities import equal_views, identities
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul

@@ -23,11 +23,7 @@ from ..device.memory import measure_peak
 from ..ir.analysis.regions import region_function
 from ..ir.diagnostics import fail
 from ..ir.graph import Arg, CNode, Ref, View
-from ..operators.instances import (
-    Instances,
-    prepared,
-    run_cnode,
-)
+from ..operators.instances import Instances, prepared, run_cnode
 from ._roofline import value_of
 
 _LEAST_REPEATS = 3

@@ -22,11 +22,7 @@ from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ..ir.semantics.simulate import simulate
-from .aten import (
-    from_torch_dtype,
-    to_torch,
-    torch_dtype,
-)
+from .aten import from_torch_dtype, to_torch, torch_dtype
 from .callable import check_operators
 from .instances import Instances, plain_mode, run_cnode
 

@@ -19,15 +19,7 @@ from .plan import Plan
 from .prove import ProofRequest, by_tool, prove, proven_program
 from .request import PlanRequest, read_request
 from .run_planner import Phases
-from .source import (
-    NO_OPTIONS,
-    ModelOptions,
-    Source,
-    check_module,
-    file_of,
-    is_program,
-    load_source,
-)
+from .source import NO_OPTIONS, ModelOptions, Source, check_module, file_of, is_program, load_source
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,11 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ..capture.output_spec import (
-    Loss,
-    Outputs,
-    Wanted,
-)
+from ..capture.output_spec import Loss, Outputs, Wanted
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
@@ -21,13 +17,7 @@ from .budget import Baseline, format_bytes, parse_budget, resolve_budget
 from .files.files import write_bytes, write_text
 from .messages.summary import summary
 from .options import Emitted, JaxStyle, ProofKeywords, named_keywords
-from .prove import (
-    ProofRequest,
-    in_file,
-    prove,
-    prove_with_scripts,
-    proven_program,
-)
+from .prove import ProofRequest, in_file, prove, prove_with_scripts, proven_program
 from .request import check_choice
 
 if TYPE_CHECKING:

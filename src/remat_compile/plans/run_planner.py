@@ -19,14 +19,7 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from ..planners.auto import Auto
 from ..planners.bounds.time_bounds import TimeBounds
-from ..planners.contract import (
-    Feasible,
-    Infeasible,
-    NotApplicable,
-    Optimal,
-    TimedOut,
-    makes_copies,
-)
+from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut, makes_copies
 from ..planners.isolation.crew import is_foreign, is_portable, run_planner_apart
 from ..planners.isolation.endings import (
     Answered,

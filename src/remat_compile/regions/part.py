@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx
 
-from ..ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    render,
-)
+from ..ir.diagnostics import Diagnostic, FBError, render
 from ..ir.semantics.sizes import Sizes
 from .report import RegionReport, Status
 from .share import Needs, Used

@@ -14,16 +14,8 @@ import torch
 from torch import Tensor, fx
 
 from ..backends.torch import compiled_step
-from ..capture.torch import (
-    RegionCall,
-    ensure_trusted,
-    region_of,
-)
-from ..capture.trace.descriptors import (
-    BufferAOTInput,
-    ParamAOTInput,
-    PlainAOTInput,
-)
+from ..capture.torch import RegionCall, ensure_trusted, region_of
+from ..capture.trace.descriptors import BufferAOTInput, ParamAOTInput, PlainAOTInput
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.semantics.simulate import simulate
 from ..plans.bind import lowered_again

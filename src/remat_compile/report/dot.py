@@ -11,11 +11,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.units import format_bytes
-from .charts.drawing import (
-    COLORS,
-    ROLE_COLORS,
-    ROLE_NAMES,
-)
+from .charts.drawing import COLORS, ROLE_COLORS, ROLE_NAMES
 from .subject import MARK, Subject, shown
 
 

@@ -13,11 +13,7 @@ from typing import Any
 from ..ir.units import format_bytes, format_ns
 from .charts.charts import charts, stretch_moments
 from .charts.drawing import TENSORS_PER_MOMENT, Stretch
-from .charts.rollup import (
-    TimeSpent,
-    by_module,
-    by_operator,
-)
+from .charts.rollup import TimeSpent, by_module, by_operator
 from .document import Cell, chart, document, table
 from .moments import KINDS, Moment
 from .subject import Subject, place_of, shown

@@ -13,13 +13,7 @@ from ..ir.schedule import Compute
 from ..ir.semantics.sizes import Sizes
 from .charts.rollup import module_path
 from .charts.timeline import Life
-from .charts.variants import (
-    Effect,
-    gap_at,
-    keep,
-    move,
-    rebuild,
-)
+from .charts.variants import Effect, gap_at, keep, move, rebuild
 from .moments import Holding
 from .subject import Subject
 

@@ -17,11 +17,7 @@ from helpers.models import BASE, LOSS_INSIDE, MODELS, SMALL
 from helpers.networks.transformers import GPT
 from helpers.slow import default_only
 from remat_compile.backends.jax.runtime.interpret import Interpreted
-from remat_compile.capture.torch import (
-    Lowered,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import Lowered, export, lower
 from remat_compile.ir.graph import Atom, Call
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

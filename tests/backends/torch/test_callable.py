@@ -27,12 +27,7 @@ from remat_compile.operators.aten import (
     to_torch,
     torch_dtype,
 )
-from remat_compile.operators.callable import (
-    callable_op,
-    check_call,
-    check_operators,
-    check_results,
-)
+from remat_compile.operators.callable import callable_op, check_call, check_operators, check_results
 from remat_compile.operators.executor import execute
 
 TEXT = """fbir 1

@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_full_backward_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 
 import remat_compile
 from helpers.emitted.tiny import schedule

@@ -21,11 +21,7 @@ from helpers.programs.waits import needed_waits
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.backends.torch.runtime import AcceleratorEngine, CopyEngine, ThreadEngine
-from remat_compile.capture.torch import (
-    Exported,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import Exported, export, lower
 from remat_compile.costs import measured
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Direction

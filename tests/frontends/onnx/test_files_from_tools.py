@@ -18,11 +18,7 @@ from onnx.reference import ReferenceEvaluator
 import remat_compile
 from helpers.onnx_files import linear, refusal, write
 from remat_compile.capture.onnx import build_module
-from remat_compile.capture.torch import (
-    check_against_eager,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import check_against_eager, export, lower
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.printer import format_program
 

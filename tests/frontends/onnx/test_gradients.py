@@ -14,11 +14,7 @@ from torch import Tensor, nn
 
 from helpers.models import BASE, FACTORIES, MODELS, export_onnx, no_dropout
 from helpers.slow import default_only
-from remat_compile.capture.onnx import (
-    OnnxModel,
-    build_module,
-    export_trainable,
-)
+from remat_compile.capture.onnx import OnnxModel, build_module, export_trainable
 
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 

@@ -20,11 +20,7 @@ from helpers.onnx_files import linear, refusal, write
 from helpers.paths import ROOT
 from remat_compile.capture.guards.call_guards import guards_of_call
 from remat_compile.capture.onnx import build_module, export_trainable
-from remat_compile.capture.onnx.call import (
-    decimal_float,
-    literals_of,
-    widened,
-)
+from remat_compile.capture.onnx.call import decimal_float, literals_of, widened
 from remat_compile.capture.onnx.module import NodeModule
 from remat_compile.capture.onnx.table import own_operators
 

@@ -13,11 +13,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 from helpers.onnx_files import linear, refusal, write
-from remat_compile.capture.onnx import (
-    OnnxModel,
-    build_module,
-    export_trainable,
-)
+from remat_compile.capture.onnx import OnnxModel, build_module, export_trainable
 from remat_compile.capture.onnx.exporter.record import TRAINING, training_record
 
 pytestmark = pytest.mark.filterwarnings("ignore")

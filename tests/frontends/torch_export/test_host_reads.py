@@ -10,12 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from remat_compile import FBError
-from remat_compile.capture.torch import (
-    Lowered,
-    ensure_trusted,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import Lowered, ensure_trusted, export, lower
 
 Asks = Callable[["Asking", Tensor, Tensor], bool]
 

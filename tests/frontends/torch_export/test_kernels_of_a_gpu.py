@@ -8,14 +8,8 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from remat_compile.backends.torch import build as build_step
-from remat_compile.capture.torch import (
-    check_against_eager,
-    export,
-    lower,
-)
-from remat_compile.capture.torch import (
-    trust as check,
-)
+from remat_compile.capture.torch import check_against_eager, export, lower
+from remat_compile.capture.torch import trust as check
 from remat_compile.capture.torch.graph import build, prepare
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError

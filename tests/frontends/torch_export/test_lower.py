@@ -15,12 +15,7 @@ from torch import Tensor, nn
 
 from helpers.models import FACTORIES, SMALL
 from helpers.slow import default_only
-from remat_compile.capture.torch import (
-    Lowered,
-    check_against_eager,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import Lowered, check_against_eager, export, lower
 from remat_compile.capture.torch.graph.build import LONGEST
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
 from remat_compile.ir.diagnostics import FBError

@@ -13,12 +13,7 @@ from torch import nn
 import remat_compile
 from helpers.models import FACTORIES
 from helpers.slow import default_only
-from remat_compile.capture.torch import (
-    Exported,
-    export,
-    load_pt2,
-    lower,
-)
+from remat_compile.capture.torch import Exported, export, load_pt2, lower
 from remat_compile.costs import load_device, roofline
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.text.printer import format_program

@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from remat_compile.capture.torch import (
-    check_against_eager,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import check_against_eager, export, lower
 from remat_compile.capture.torch.graph import build
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode, Replay

@@ -16,12 +16,7 @@ from torch.utils import _pytree as pytree
 import remat_compile
 from helpers.emitted.tiny import schedule
 from remat_compile.backends.torch import PlannedModule, build, measure_step
-from remat_compile.capture.torch import (
-    Wanted,
-    check_against_eager,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import Wanted, check_against_eager, export, lower
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.plans.compare.step import compare_step

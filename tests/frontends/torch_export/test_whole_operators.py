@@ -14,11 +14,7 @@ import remat_compile
 from helpers.execution.run_again import RunAgain
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError
-from remat_compile.capture.torch import (
-    ensure_trusted,
-    export,
-    lower,
-)
+from remat_compile.capture.torch import ensure_trusted, export, lower
 
 AGAIN: dict[str, Any] = {"planner": RunAgain(), "costs": "roofline", "device": "cpu"}
 

@@ -15,11 +15,7 @@ from torch.utils._pytree import tree_leaves
 from helpers.training import Record, assert_bit_equal, train_steps
 from remat_compile import Budget, Plan
 from remat_compile.backends.torch import build
-from remat_compile.capture.torch import (
-    Lowered,
-    ensure_trusted,
-    export,
-)
+from remat_compile.capture.torch import Lowered, ensure_trusted, export
 from remat_compile.planners.contract import Infeasible, NotApplicable, Planner
 from remat_compile.planners.registry import parse_planner
 from remat_compile.plans.budget import parse_budget, resolve_budget

@@ -14,11 +14,7 @@ from helpers.jax.arrays import from_torch, plain_code
 from remat_compile.backends.jax.runtime.interpret import Draws, Interpreted, interpret
 from remat_compile.capture.torch import Lowered
 from remat_compile.ir.program import Program
-from remat_compile.operators.instances import (
-    Instances,
-    plain_mode,
-    run_cnode,
-)
+from remat_compile.operators.instances import Instances, plain_mode, run_cnode
 
 CPU = torch.device("cpu")
 

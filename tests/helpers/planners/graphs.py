@@ -7,16 +7,8 @@ from collections.abc import Sequence
 
 from helpers.planners.graph_builder import Builder
 from helpers.planners.transformer_graph import transformer
-from remat_compile.ir.graph import (
-    ANodeKind,
-    Call,
-    Ref,
-    View,
-)
-from remat_compile.ir.program import (
-    BufferBinding,
-    Program,
-)
+from remat_compile.ir.graph import ANodeKind, Call, Ref, View
+from remat_compile.ir.program import BufferBinding, Program
 
 __all__ = [
     "Builder",

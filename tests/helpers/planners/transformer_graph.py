@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from helpers.planners.graph_builder import Builder
-from remat_compile.ir.graph import (
-    ANodeKind,
-)
-from remat_compile.ir.program import (
-    Program,
-)
+from remat_compile.ir.graph import ANodeKind
+from remat_compile.ir.program import Program
 
 
 def transformer(

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from remat_compile.ir.graph import (
-    CALLER_KINDS,
-    CNode,
-)
-from remat_compile.ir.program import (
-    Program,
-)
+from remat_compile.ir.graph import CALLER_KINDS, CNode
+from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import (
     Compute,
     Free,

@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 from helpers.programs.random_programs import random_expr, random_program
 from helpers.programs.random_schedules import random_schedule
 from remat_compile.ir.expr import Expr
-from remat_compile.ir.program import (
-    Budget,
-    Certificate,
-    Program,
-    Proven,
-)
+from remat_compile.ir.program import Budget, Certificate, Program, Proven
 from remat_compile.ir.schedule import Schedule
 
 __all__ = ["copying", "exprs", "programs", "random_program", "random_schedule", "scheduled"]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from ...device.memory import (
-    Mark,
-    measure_peak,
-    measure_regions,
-)
+from ...device.memory import Mark, measure_peak, measure_regions
 from .build import CompiledStep, build, compiled_step
 from .calls.on_change import RunEagerly, RunPlannedAgain
 from .calls.refusals import GuardFailure

@@ -27,11 +27,7 @@ from .calls.caller_memory import CallerMemory
 from .calls.pending_call import Flight
 from .calls.refusals import BackwardGuards, GuardFailure
 from .code.emit import emit_with_saved
-from .code.interface import (
-    TICKET,
-    Interface,
-    copies_of,
-)
+from .code.interface import TICKET, Interface, copies_of
 from .gradients.borders import borders
 from .gradients.layouts import LayoutWatch
 from .gradients.unused import UnusedOutputs

@@ -17,11 +17,7 @@ from torch.utils._pytree import tree_flatten
 
 from ...capture.lowered import Lowered
 from ...capture.trace.branches import changed_reads
-from ...capture.trace.lock import (
-    do_originals_run,
-    settled,
-    undisturbed,
-)
+from ...capture.trace.lock import do_originals_run, settled, undisturbed
 from ...capture.trace.module import StandIn
 from ...capture.trace.outputs import tensors_of
 from ...capture.trace.parallel import check_not_spread
@@ -30,12 +26,7 @@ from ...ir.diagnostics import Diagnostic, FBError, fail, render
 from ...ir.expr import evaluate
 from ...ir.schedule import Schedule
 from .calls.arguments import OTHERS, Arguments
-from .calls.described import (
-    described,
-    has_another_shape_only,
-    is_as_described,
-    otherwise,
-)
+from .calls.described import described, has_another_shape_only, is_as_described, otherwise
 from .calls.guards import StepGuards
 from .calls.pending_call import Flight
 from .calls.refusals import GuardFailure

@@ -11,11 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ...ir.diagnostics import Diagnostic
-from .dynamo import (
-    DynamoGuards,
-    NotCaptured,
-    capture_guards,
-)
+from .dynamo import DynamoGuards, NotCaptured, capture_guards
 
 
 class LocalNames:

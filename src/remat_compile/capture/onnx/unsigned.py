@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from .call import (
-    Call,
-    Known,
-    Lowering,
-    Value,
-)
+from .call import Call, Known, Lowering, Value
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _LEAST = -(2**63)

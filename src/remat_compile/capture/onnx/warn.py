@@ -9,11 +9,7 @@ from typing import Any
 from ...ir.diagnostics import Diagnostic, listed
 from .exporter.record import FX_NODE, TrainingRecord
 from .file.constants import NodeWeights
-from .file.convert import (
-    metadata,
-    name_of,
-    scopes_of,
-)
+from .file.convert import metadata, name_of, scopes_of
 from .file.load import all_nodes
 from .file.repair import Repair
 from .weights import Role, uses_of

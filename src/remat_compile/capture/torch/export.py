@@ -35,18 +35,8 @@ from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.autocast import Autocast
 from ..trace.kernel_strides import laid_out_by_kernels
 from ..trace.lock import capturing, exchanging, unlogged
-from ..trace.module import (
-    StandIn,
-    as_forward_sees,
-    has_values,
-    unalias,
-    unchanged,
-)
-from ..trace.outputs import (
-    Results,
-    read_results,
-    without_cache,
-)
+from ..trace.module import StandIn, as_forward_sees, has_values, unalias, unchanged
+from ..trace.outputs import Results, read_results, without_cache
 from ..trace.parallel import check_not_spread, replica_of
 from .graph.prepare import check_dense
 from .observe import CALL_ONCE, observe

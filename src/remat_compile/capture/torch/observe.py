@@ -34,18 +34,8 @@ from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.joint import NEEDS_NUMBERS
 from ..trace.kernel_strides import laid_out_by_kernels
 from ..trace.lock import unlogged
-from ..trace.module import (
-    WholeModel,
-    as_if_compiling,
-    has_values,
-    unchanged,
-)
-from ..trace.outputs import (
-    Results,
-    asks_for_cache,
-    read_results,
-    what_to_know,
-)
+from ..trace.module import WholeModel, as_if_compiling, has_values, unchanged
+from ..trace.outputs import Results, asks_for_cache, read_results, what_to_know
 from ..trace.places import Place, first_place, paths_of, place_of_caller
 from .places import BY_REGIONS
 

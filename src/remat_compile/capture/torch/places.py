@@ -14,18 +14,11 @@ from torch import Tensor, fx, nn
 from torch.utils import checkpoint
 from torch.utils._pytree import tree_map_only
 
-from ...device.fake_tensors import (
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-)
+from ...device.fake_tensors import DynamicOutputShapeException, UnsupportedOperatorException
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.span import Loc
 from ..trace.joint import NEEDS_NUMBERS
-from ..trace.module import (
-    WholeModel,
-    has_values,
-    unchanged,
-)
+from ..trace.module import WholeModel, has_values, unchanged
 from ..trace.places import error_in_model, is_users
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')

@@ -19,11 +19,7 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch._dynamo import nonstrict_trace
-from torch._functorch._aot_autograd.schemas import (
-    MemoryFormatMeta,
-    OutputType,
-    PlainTensorMeta,
-)
+from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import (
     aot_compile_joint_with_descriptors,
     aot_export_joint_with_descriptors,
@@ -44,11 +40,7 @@ from .branches import HostRead
 from .descriptors import BufferAOTInput, ParamAOTInput
 from .kernel_strides import laid_out_by_kernels
 from .lock import unlogged
-from .module import (
-    WholeModel,
-    as_if_compiling,
-    has_values,
-)
+from .module import WholeModel, as_if_compiling, has_values
 from .plain_wrappers import PlainWrappers, without_gradients
 
 __all__ = ["HANDS_GRADIENTS_OVER", "Joint", "Strides", "as_if_compiling", "trace_joint"]

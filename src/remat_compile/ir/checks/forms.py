@@ -7,17 +7,7 @@ from math import prod
 
 from ..diagnostics import Note
 from ..expr import Const, Expr, evaluate, symbols_of, too_large
-from ..graph import (
-    ACCUMULATE_OP,
-    DTYPE_BYTES,
-    ANode,
-    Arg,
-    Call,
-    CNode,
-    Graph,
-    Ref,
-    Replay,
-)
+from ..graph import ACCUMULATE_OP, DTYPE_BYTES, ANode, Arg, Call, CNode, Graph, Ref, Replay
 from ..program import Program, Symbol
 from ..span import Span
 from .findings import Findings

@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar
 
-from ..eviction.segments import (
-    cut_forward,
-    forward_cnodes,
-    segment_order,
-)
-from ..kit import (
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..eviction.segments import cut_forward, forward_cnodes, segment_order
+from ..kit import PlanResult, SearchPlanner, Task
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import ClassVar
 
-from ..eviction.segments import (
-    Weight,
-    cut_forward,
-    forward_cnodes,
-    segment_order,
-)
-from ..kit import (
-    Instance,
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..eviction.segments import Weight, cut_forward, forward_cnodes, segment_order
+from ..kit import Instance, Order, PlanResult, SearchPlanner, Task
 from ..spelling.options import at_least
 
 

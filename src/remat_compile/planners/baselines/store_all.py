@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..kit import (
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import PlanResult, SearchPlanner, Task
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,7 @@ from ..instance import Instance, Order
 from ..results import Task
 from .chain import Chain, chain_of_program, shortened
 from .choices import ChainStep, operations, reserve_tokens, slot_bytes
-from .recurrences.persistent import (
-    DeadlinePassed,
-    Least,
-    Persistent,
-)
+from .recurrences.persistent import DeadlinePassed, Least, Persistent
 from .stages import Stage, save_all, stages_of
 
 _ABOVE = 0.1

@@ -6,27 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..kit import (
-    Instance,
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ..kit import Instance, Order, PlanResult, SearchPlanner, Task, TimedOut
 from .answer import refuse
 from .chain import Chain
-from .recurrences.homogeneous import (
-    MultiChain,
-    least_slots,
-    states,
-)
+from .recurrences.homogeneous import MultiChain, least_slots, states
 from .recurrences.persistent import DeadlinePassed
-from .stages import (
-    Stage,
-    save_all,
-    stages_of,
-)
+from .stages import Stage, save_all, stages_of
 from .towers import Towers, towers_of
 
 _MOST_ENTRIES = 50_000_000

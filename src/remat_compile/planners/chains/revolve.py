@@ -6,19 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..kit import (
-    NotApplicable,
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import NotApplicable, Order, PlanResult, SearchPlanner, Task
 from ..spelling.options import at_least
-from .answer import (
-    order_of,
-    persistent_answer,
-    saving_stages,
-)
+from .answer import order_of, persistent_answer, saving_stages
 from .choices import ChainStep
 from .recurrences.homogeneous import Adjoint
 from .stages import Stage

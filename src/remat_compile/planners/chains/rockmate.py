@@ -7,43 +7,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..kit import (
-    Order,
-    PlanResult,
-    Progress,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ..kit import Order, PlanResult, Progress, SearchPlanner, Task, TimedOut
 from ..spelling.options import at_least
 from ..workers.addresses import where_it_runs, wrong_address
 from ..workers.pool import Workers, workers_of
-from .answer import (
-    answer_or_refuse,
-    chain_for,
-    first_fit,
-    least_order,
-    no_chain,
-    persistent_orders,
-)
-from .block_options import (
-    Grid,
-    PeakAnswer,
-    RowJob,
-    block_instance,
-    option_of,
-)
-from .chain import (
-    Chain,
-    fingerprints,
-    grouped,
-)
+from .answer import answer_or_refuse, chain_for, first_fit, least_order, no_chain, persistent_orders
+from .block_options import Grid, PeakAnswer, RowJob, block_instance, option_of
+from .chain import Chain, fingerprints, grouped
 from .recurrences.persistent import DeadlinePassed
-from .stages import (
-    BlockOption,
-    save_all,
-    stages_of,
-)
+from .stages import BlockOption, save_all, stages_of
 
 _FOR_BLOCKS = 0.35
 """The share of the time limit that the blocks may take."""

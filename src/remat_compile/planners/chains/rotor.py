@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..kit import (
-    NotApplicable,
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import NotApplicable, PlanResult, SearchPlanner, Task
 from ..spelling.options import at_least
 from .answer import persistent_answer, saving_stages
 

@@ -6,14 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ..kit import (
-    NotApplicable,
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ..kit import NotApplicable, Order, PlanResult, SearchPlanner, Task, TimedOut
 from ..spelling.options import at_least
 from .answer import (
     Slots,

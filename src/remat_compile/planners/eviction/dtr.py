@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..kit import (
-    PlanResult,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ..kit import PlanResult, SearchPlanner, Task, TimedOut
 from ..spelling.options import at_least
 from .search import Search
 

@@ -10,15 +10,7 @@ from typing import ClassVar
 from ...ir.program import Budget
 from ...ir.semantics.simulate import simulate
 from ..bounds.reordering import Reordering
-from ..contract import (
-    Feasible,
-    Infeasible,
-    Optimal,
-    Planner,
-    PlanResult,
-    TimedOut,
-    makes_copies,
-)
+from ..contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut, makes_copies
 from ..results import Task, peak_of
 from ..search import SearchPlanner
 from ..solvers import MilpSolver

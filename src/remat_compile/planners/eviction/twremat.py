@@ -7,25 +7,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ...ir.analysis.treewidth import (
-    Elimination,
-    Separated,
-    separator_tree,
-    tree_decomposition,
-)
-from ..kit import (
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ...ir.analysis.treewidth import Elimination, Separated, separator_tree, tree_decomposition
+from ..kit import Order, PlanResult, SearchPlanner, Task, TimedOut
 from .keep import keep_what_fits
-from .separator_order import (
-    OrderTooLong,
-    Prerequisites,
-    SeparatorOrder,
-)
+from .separator_order import OrderTooLong, Prerequisites, SeparatorOrder
 
 _ELIMINATIONS: tuple[Elimination, ...] = ("degree", "fill")
 _WIDEST = 40

@@ -11,14 +11,7 @@ from typing import ClassVar
 from ..eviction.keep import keep_what_fits
 from ..eviction.search import Search
 from ..instance import Instance, Order
-from ..kit import (
-    Planner,
-    PlanResult,
-    Progress,
-    SearchPlanner,
-    Task,
-    TimedOut,
-)
+from ..kit import Planner, PlanResult, Progress, SearchPlanner, Task, TimedOut
 from ..programs.rk_checkmate import RkCheckmate
 from ..programs.solve_compact import is_valid, solve_compact
 from ..solvers import MilpSolver

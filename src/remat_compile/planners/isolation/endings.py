@@ -16,11 +16,7 @@ from ...ir.program import Budget, Program
 from ...ir.schedule import Schedule, Step
 from ...ir.text.parser import read_syntax
 from ...ir.text.printer import format_schedule
-from ..contract import (
-    Planner,
-    PlanResult,
-    Progress,
-)
+from ..contract import Planner, PlanResult, Progress
 
 
 @dataclass(frozen=True)

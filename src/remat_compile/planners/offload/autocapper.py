@@ -10,14 +10,7 @@ from ...ir.schedule import Compute, Free
 from ..contract import Planner, makes_copies
 from ..eviction.dtr import Dtr
 from ..instance import Order
-from ..kit import (
-    Budget,
-    Feasible,
-    NotApplicable,
-    Optimal,
-    PlanResult,
-    TimedOut,
-)
+from ..kit import Budget, Feasible, NotApplicable, Optimal, PlanResult, TimedOut
 from ..spelling.options import at_least
 from .copies.improve import improve
 from .copies.task import CopyPlanner, CopyTask

@@ -10,9 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kit import (
-    PlanResult,
-)
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .copies.task import CopyPlanner, CopyTask
 

@@ -8,14 +8,8 @@ from typing import ClassVar
 
 from ..chains.answer import chain_for, no_chain
 from ..chains.chain import Chain
-from ..chains.stages import (
-    Stage,
-    save_all,
-    stages_of,
-)
-from ..kit import (
-    PlanResult,
-)
+from ..chains.stages import Stage, save_all, stages_of
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .autoswap import Autoswap, try_scores
 from .copies.improve import improve

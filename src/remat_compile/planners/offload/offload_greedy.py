@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..kit import (
-    PlanResult,
-)
+from ..kit import PlanResult
 from .copies.task import CopyPlanner, CopyTask
 
 

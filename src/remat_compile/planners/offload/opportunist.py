@@ -6,27 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..chains.answer import (
-    Slots,
-    chain_for,
-    no_chain,
-    order_of,
-)
-from ..chains.choices import (
-    Choice,
-    Save,
-    Split,
-    operations,
-)
+from ..chains.answer import Slots, chain_for, no_chain, order_of
+from ..chains.choices import Choice, Save, Split, operations
 from ..chains.recurrences.persistent import DeadlinePassed, Persistent
-from ..chains.stages import (
-    Stage,
-    save_all,
-    stages_of,
-)
-from ..kit import (
-    PlanResult,
-)
+from ..chains.stages import Stage, save_all, stages_of
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .copies.place import copy_ns
 from .copies.task import CopyPlanner, CopyTask

@@ -7,9 +7,7 @@ from typing import ClassVar
 
 from ..chains.chain import Chain
 from ..chains.stages import BlockOption, save_all
-from ..kit import (
-    PlanResult,
-)
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .copies.task import CopyPlanner, CopyTask
 from .tables.joint_answer import answer_jointly

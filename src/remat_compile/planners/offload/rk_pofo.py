@@ -9,9 +9,7 @@ from ..chains.block_options import block_instance, option_of
 from ..chains.chain import Chain
 from ..chains.stages import BlockOption, save_all
 from ..instance import Instance, Order
-from ..kit import (
-    PlanResult,
-)
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .copies.task import CopyPlanner, CopyTask
 from .tables.joint_answer import answer_jointly

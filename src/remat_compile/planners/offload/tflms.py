@@ -9,9 +9,7 @@ from itertools import accumulate
 from typing import ClassVar
 
 from ..instance import Instance
-from ..kit import (
-    PlanResult,
-)
+from ..kit import PlanResult
 from ..spelling.options import at_least
 from .copies.gaps import Gap
 from .copies.place import Move, copy_ns

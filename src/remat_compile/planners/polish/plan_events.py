@@ -15,11 +15,7 @@ from itertools import pairwise
 from ..instance import Instance, Order
 from ..offload.copies.clock import course_of
 from ..offload.copies.gaps import Gap
-from ..offload.copies.place import (
-    Frame,
-    Move,
-    copy_ns,
-)
+from ..offload.copies.place import Frame, Move, copy_ns
 from ..programs.events import PossibleRun, Window, order_of, window_events
 from .window_program import Taken
 from .window_rows import Detour

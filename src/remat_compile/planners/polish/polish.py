@@ -8,11 +8,7 @@ from random import Random
 from time import monotonic
 from typing import ClassVar
 
-from ...ir.schedule import (
-    Compute,
-    Free,
-    Schedule,
-)
+from ...ir.schedule import Compute, Free, Schedule
 from ...ir.semantics.simulate import simulate
 from ..contract import (
     Feasible,

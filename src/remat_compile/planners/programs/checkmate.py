@@ -6,20 +6,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from ..kit import (
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import PlanResult, SearchPlanner, Task
 from ..solvers import MilpSolver
 from ..solvers.milp import Status, Vector
-from .answer import (
-    Incumbent,
-    ProgramAnswer,
-    conclude,
-    reporter,
-    too_large,
-)
+from .answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
 from .checkmate_rows import checkmate_model, rounded_orders
 
 _MOST_EXACT = 120

@@ -16,28 +16,12 @@ from typing import Any, ClassVar
 
 from ...ir.diagnostics import fail
 from ..isolation.process import Message
-from ..kit import (
-    Instance,
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import Instance, Order, PlanResult, SearchPlanner, Task
 from ..solvers.milp import Status
 from ..solvers.solve import Worker
 from ..spelling.options import at_least
-from .answer import (
-    Incumbent,
-    ProgramAnswer,
-    conclude,
-    reporter,
-    too_large,
-)
-from .events import (
-    PossibleRun,
-    all_events,
-    useful_pairs,
-)
+from .answer import Incumbent, ProgramAnswer, conclude, reporter, too_large
+from .events import PossibleRun, all_events, useful_pairs
 
 _MOST = 300
 _MODULE = "remat_compile.planners.solvers.cpsat:solve"

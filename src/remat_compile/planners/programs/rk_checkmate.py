@@ -8,27 +8,11 @@ from math import floor, isfinite
 from time import monotonic
 from typing import ClassVar, Literal
 
-from ..kit import (
-    Order,
-    PlanResult,
-    SearchPlanner,
-    Task,
-)
+from ..kit import Order, PlanResult, SearchPlanner, Task
 from ..solvers import MilpSolver
 from ..spelling.options import at_least
-from .answer import (
-    ProgramAnswer,
-    conclude,
-    quick_order,
-    reporter,
-    saved_bytes_of,
-    too_large,
-)
-from .events import (
-    FEW,
-    Pairs,
-    useful_pairs,
-)
+from .answer import ProgramAnswer, conclude, quick_order, reporter, saved_bytes_of, too_large
+from .events import FEW, Pairs, useful_pairs
 from .rk_checkmate_rows import thesis_model
 from .solve_compact import solve_compact
 

@@ -9,12 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    Note,
-    render,
-)
+from ...ir.diagnostics import Diagnostic, FBError, Note, render
 from ...ir.program import Program, TensorLayout
 from ...ir.text.syntax import quote
 

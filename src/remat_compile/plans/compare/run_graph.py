@@ -13,17 +13,9 @@ from ...backends.views import with_calls
 from ...device.devices import forked_generators
 from ...ir.analysis.order import capture_order, frees_after_last_use
 from ...ir.diagnostics import FBError
-from ...ir.graph import (
-    Arg,
-    Atom,
-    Call,
-)
+from ...ir.graph import Arg, Atom, Call
 from ...ir.program import Program
-from ...ir.schedule import (
-    Compute,
-    Free,
-    Step,
-)
+from ...ir.schedule import Compute, Free, Step
 from ...operators.executor import execute
 from ...operators.repeats import largest_difference, same_bits
 

@@ -12,11 +12,7 @@ from zipfile import BadZipFile, ZipFile
 from ...ir.diagnostics import Diagnostic, FBError
 from ...report.charts.frontier import SWEEP_MARK
 from ...report.subject import MARK
-from ..source import (
-    ModelOptions,
-    file_of,
-    is_program,
-)
+from ..source import ModelOptions, file_of, is_program
 from ..sweep.cells import CELL_FIELDS
 from .files import STREAM, FileRead, check_writable
 from .recorded import is_bare_name

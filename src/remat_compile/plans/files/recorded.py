@@ -13,19 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    Note,
-)
+from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.expr import evaluate
 from ...ir.wording import Worded
-from ..source import (
-    NO_OPTIONS,
-    check_spec,
-    file_of,
-    load_source,
-)
+from ..source import NO_OPTIONS, check_spec, file_of, load_source
 from .files import sha256_of
 
 if TYPE_CHECKING:

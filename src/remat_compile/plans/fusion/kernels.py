@@ -8,11 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ...ir.analysis.regions import ROUNDING
-from ...ir.diagnostics import (
-    Diagnostic,
-    Note,
-    render,
-)
+from ...ir.diagnostics import Diagnostic, Note, render
 
 if TYPE_CHECKING:
     from ...backends.torch.kernels import Kernels

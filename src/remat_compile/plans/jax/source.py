@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...backends.jax.check import check_expressible, check_remat3, check_x64, need_jax
 from ...ir.diagnostics import Diagnostic, FBError
-from ..files.files import (
-    STREAM,
-    text_writer,
-    write_together,
-)
+from ..files.files import STREAM, text_writer, write_together
 from ..files.outputs import check_code, values_beside
 
 if TYPE_CHECKING:

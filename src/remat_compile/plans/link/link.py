@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 from ...costs.device import parse_rate
 from ...ir.checks.binding import MOST
-from ...ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    nearest,
-)
+from ...ir.diagnostics import Diagnostic, FBError, nearest
 from ...ir.program import Target
 from ...ir.text.syntax import duration_ns
 

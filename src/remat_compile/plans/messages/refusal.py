@@ -10,11 +10,7 @@ from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Budget, Program
 from ...ir.wording import worded
 from ...planners.auto import Auto
-from ...planners.contract import (
-    Feasible,
-    Infeasible,
-    Optimal,
-)
+from ...planners.contract import Feasible, Infeasible, Optimal
 from ...planners.eviction.dtr import Dtr
 from ..budget import Baseline, format_bytes
 

@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...ir.diagnostics import Diagnostic, FBError
-from ...report.charts.frontier import (
-    Frontier,
-    Measured,
-    Point,
-    knee,
-)
+from ...report.charts.frontier import Frontier, Measured, Point, knee
 from ..files.files import read_text
 
 if TYPE_CHECKING:

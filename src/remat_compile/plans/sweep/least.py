@@ -16,30 +16,15 @@ from ...ir.diagnostics import Diagnostic
 from ...ir.program import Budget, Program
 from ...ir.wording import worded
 from ...planners.auto import Auto
-from ...planners.contract import (
-    Feasible,
-    Infeasible,
-    Optimal,
-    TimedOut,
-    makes_copies,
-)
+from ...planners.contract import Feasible, Infeasible, Optimal, TimedOut, makes_copies
 from ...planners.eviction.dtr import Dtr
 from ...planners.eviction.keep import keep_what_fits
 from ...planners.eviction.search import Search
 from ...planners.instance import Instance
 from ...planners.registry import format_planner
 from ...planners.results import kind_of
-from ..budget import (
-    Baseline,
-    BudgetKind,
-    format_bytes,
-)
-from ..run_planner import (
-    Attempt,
-    Phases,
-    Planned,
-    schedule_of,
-)
+from ..budget import Baseline, BudgetKind, format_bytes
+from ..run_planner import Attempt, Phases, Planned, schedule_of
 
 if TYPE_CHECKING:
     from ...ir.schedule import Schedule

@@ -15,35 +15,17 @@ from ...ir.diagnostics import FBError
 from ...ir.terminal import printable_lines
 from ...ir.text.printer import graph_sha256
 from ...planners.bounds.time_bounds import TimeBounds
-from ...planners.contract import (
-    Infeasible,
-    NotApplicable,
-    Optimal,
-    TimedOut,
-)
+from ...planners.contract import Infeasible, NotApplicable, Optimal, TimedOut
 from ...planners.registry import format_planner
 from ...report.charts.frontier import frontier_page
 from ...report.charts.picture import Picture, picture_of_frontier
-from ..budget import (
-    Baseline,
-    BudgetText,
-    format_bytes,
-    resolve_budget,
-)
+from ..budget import Baseline, BudgetText, format_bytes, resolve_budget
 from ..files.files import write_text
 from ..files.outputs import check_output
 from ..files.pictures import kept_picture
 from ..messages.table import columns
-from ..run_planner import (
-    Attempt,
-    Phases,
-    schedule_of,
-)
-from .cells import (
-    CELL_FIELDS,
-    Cell,
-    quoted,
-)
+from ..run_planner import Attempt, Phases, schedule_of
+from .cells import CELL_FIELDS, Cell, quoted
 from .frontier import frontiers, knees
 
 if TYPE_CHECKING:

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...ir.program import Program
-from ...ir.schedule import (
-    Compute,
-    Schedule,
-    Step,
-)
+from ...ir.schedule import Compute, Schedule, Step
 from ...ir.semantics.machine import Machine
 from ...ir.semantics.simulate import Copy, Trace
 from ...ir.semantics.sizes import Sizes

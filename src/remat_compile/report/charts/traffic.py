@@ -8,11 +8,7 @@ from functools import cached_property
 
 from ...ir.program import Program, Target
 from ...ir.schedule import Direction, Schedule
-from ...ir.semantics.simulate import (
-    Copy,
-    Trace,
-    simulate,
-)
+from ...ir.semantics.simulate import Copy, Trace, simulate
 
 _TOLERATED = Fraction(105, 100)
 _TRIES = 20

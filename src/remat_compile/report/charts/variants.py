@@ -12,16 +12,7 @@ from dataclasses import dataclass, replace
 from ...ir.diagnostics import FBError
 from ...ir.graph import CALLER_KINDS, CNode
 from ...ir.program import Program
-from ...ir.schedule import (
-    Compute,
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Schedule,
-    Step,
-    Wait,
-)
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ...ir.semantics.simulate import KEPT_KINDS, simulate
 from ..subject import Subject
 from .timeline import Life, replay

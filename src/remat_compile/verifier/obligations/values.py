@@ -18,15 +18,7 @@ from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements, same_call
-from ..smt import (
-    Encoding,
-    Facts,
-    Model,
-    NoModel,
-    OutOfTime,
-    ScriptPart,
-    boolean,
-)
+from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, ScriptPart, boolean
 from .machine import EncodedMachine, advance
 
 ValueRule = Literal["read", "draw", "copy", "kept", "buffer", "stream"]

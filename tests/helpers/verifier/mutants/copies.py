@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from remat_compile.ir.program import Budget
-from remat_compile.ir.schedule import (
-    Compute,
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Wait,
-)
+from remat_compile.ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 
 from .case import Case, Edit, Mutant
 from .offloaded import Trip, trips

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remat_compile.ir.schedule import (
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Schedule,
-    Step,
-    Wait,
-)
+from remat_compile.ir.schedule import Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 
 from .case import Case, Life
 

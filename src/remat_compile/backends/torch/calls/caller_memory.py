@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from ....ir.diagnostics import (
-    Diagnostic,
-    FBError,
-    render,
-)
+from ....ir.diagnostics import Diagnostic, FBError, render
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
 from ..code.interface import Interface

@@ -12,11 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ....capture.guards.call_guards import (
-    CallGuards,
-    LocalNames,
-    guards_of_call,
-)
+from ....capture.guards.call_guards import CallGuards, LocalNames, guards_of_call
 from ....capture.lowered import Exported
 from ....capture.trace.autocast import Autocast
 from ....capture.trace.lock import capturing, exchanging

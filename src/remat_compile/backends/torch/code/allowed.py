@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from ....device.devices import generator_module
 from ....ir.graph import ACCUMULATE_OP
 from ....ir.program import Program
-from ....ir.schedule import (
-    HostFree,
-    Offload,
-    Schedule,
-    Wait,
-)
+from ....ir.schedule import HostFree, Offload, Schedule, Wait
 from ....operators.aten import ATOMS, METHODS
 from ...python.allowed import Allowed, statements
 from ...python.names import called_operators

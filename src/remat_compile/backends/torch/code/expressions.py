@@ -5,28 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ....ir.graph import (
-    FUSED_OP,
-    Atom,
-    Call,
-    CNode,
-    Ref,
-    View,
-)
+from ....ir.graph import FUSED_OP, Atom, Call, CNode, Ref, View
 from ....ir.program import Program
-from ....operators.aten import (
-    METHODS,
-    from_atom,
-    resolve_op,
-)
+from ....operators.aten import METHODS, from_atom, resolve_op
 from ....operators.callable import callable_op, check_call
 from ...python.names import VariableNames
 from ...python.quote import literal
-from ...python.regions import (
-    function_lines,
-    local_names,
-    regions_of,
-)
+from ...python.regions import function_lines, local_names, regions_of
 from .interface import COPIES
 from .script import SCRIPT_NAMES
 

@@ -7,27 +7,10 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from ....device.devices import generator_module
-from ....ir.graph import (
-    Call,
-    CNode,
-    View,
-)
+from ....ir.graph import Call, CNode, View
 from ....ir.program import Program
-from ....ir.schedule import (
-    Compute,
-    ElementaryStep,
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Wait,
-)
-from ...python.layout import (
-    clipped,
-    fitted,
-    one_a_line,
-    wrapped,
-)
+from ....ir.schedule import Compute, ElementaryStep, Free, HostFree, Offload, Prefetch, Wait
+from ...python.layout import clipped, fitted, one_a_line, wrapped
 from ...python.names import symbol_key
 from ...python.quote import comment, literal
 from .expressions import ADD_IN_PLACE, Expressions

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
-from ....ir.schedule import (
-    Compute,
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Schedule,
-    Wait,
-)
+from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
 from ...python.names import loss_index
 
 COPIES = "copies of the call"

@@ -11,11 +11,7 @@ from torch import Tensor, fx
 from ....capture.lowered import Lowered
 from ....ir.expr import evaluate
 from ...python.names import symbol_key
-from ..code.interface import (
-    COPIES,
-    TICKET,
-    Interface,
-)
+from ..code.interface import COPIES, TICKET, Interface
 
 
 def borders(

@@ -20,13 +20,7 @@ import torch
 from torch import Tensor
 
 from ....device.caches import StepCaches
-from ....device.devices import (
-    clock_ns,
-    counts_bytes,
-    queued_ns,
-    synchronize,
-    undisturbed_ns,
-)
+from ....device.devices import clock_ns, counts_bytes, queued_ns, synchronize, undisturbed_ns
 from ....ir.analysis.regions import RegionFunction, region_function
 from ....ir.graph import FUSED_OP, Call, CNode, InnerCall, Ref
 from ....operators.aten import to_torch

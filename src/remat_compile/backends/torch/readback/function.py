@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from ....ir.schedule import (
-    STORAGE_STEPS,
-    Compute,
-    HostFree,
-    Offload,
-    Prefetch,
-    Step,
-    Wait,
-)
+from ....ir.schedule import STORAGE_STEPS, Compute, HostFree, Offload, Prefetch, Step, Wait
 from ...readback.expressions import OperatorCall, Unbound
 from ...readback.machine import AbstractMachine, Dead, Execution
 from ...readback.mismatch import differs, unreadable

@@ -18,27 +18,14 @@ from collections.abc import Mapping
 
 from ....device.devices import generator_module
 from ....ir.program import Program
-from ....ir.schedule import (
-    Schedule,
-)
+from ....ir.schedule import Schedule
 from ...python.allowed import statements
 from ...readback.machine import AbstractMachine
 from ...readback.mismatch import differs, unreadable
 from ...readback.regions import RegionReader
-from ...readback.values import (
-    CallCopies,
-)
-from ..code.interface import (
-    Interface,
-    copies_of,
-    default_interface,
-)
-from ..code.script import (
-    replay_helper,
-    script_imports,
-    script_tables,
-    script_text,
-)
+from ...readback.values import CallCopies
+from ..code.interface import Interface, copies_of, default_interface
+from ..code.script import replay_helper, script_imports, script_tables, script_text
 from .ends import Ends
 from .expressions import TorchReader
 from .function import Function

@@ -15,14 +15,7 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
-from ..weights import (
-    FLOATS,
-    STATISTICS,
-    WEIGHT_INPUTS,
-    Role,
-    is_finite,
-    uses_of,
-)
+from ..weights import FLOATS, STATISTICS, WEIGHT_INPUTS, Role, is_finite, uses_of
 
 _LAYOUT = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 """Operators through which a weight stays a weight."""

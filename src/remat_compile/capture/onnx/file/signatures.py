@@ -13,11 +13,7 @@ from typing import Any
 import onnx.defs
 from torch import Tensor
 
-from ..call import (
-    Call,
-    Known,
-    Value,
-)
+from ..call import Call, Known, Value
 
 _FUSED: Mapping[str, int] = {
     "Attention": 3,

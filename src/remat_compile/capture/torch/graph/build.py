@@ -12,21 +12,8 @@ from torch import Tensor, fx, nn
 from ....device.devices import get_rng_state
 from ....ir.diagnostics import Diagnostic, FBError, fail, listed
 from ....ir.expr import Const, add
-from ....ir.graph import (
-    ACCUMULATE_OP,
-    ANode,
-    ANodeKind,
-    Arg,
-    Call,
-    CNode,
-    Ref,
-    View,
-)
-from ....operators.aten import (
-    atom_of,
-    from_torch_dtype,
-    op_name,
-)
+from ....ir.graph import ACCUMULATE_OP, ANode, ANodeKind, Arg, Call, CNode, Ref, View
+from ....operators.aten import atom_of, from_torch_dtype, op_name
 from ....operators.overloads import OpOverload
 from ....operators.schema import effects_of
 from ...lowered import Exported

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from ....ir.expr import Const
-from ....ir.graph import (
-    Arg,
-    Call,
-    CNode,
-    Replay,
-)
+from ....ir.graph import Arg, Call, CNode, Replay
 from ....operators.overloads import OpOverload
 
 aten = torch.ops.aten

@@ -40,12 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..choices import (
-    Choice,
-    Save,
-    Split,
-    Thresholds,
-)
+from ..choices import Choice, Save, Split, Thresholds
 from ..stages import Stage
 
 Floats = NDArray[np.floating[Any]]

@@ -15,14 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ...chains.stages import (
-    cost_of,
-    forms,
-    needed_at_start,
-    needed_part,
-    profile_of,
-    written_by,
-)
+from ...chains.stages import cost_of, forms, needed_at_start, needed_part, profile_of, written_by
 from ...instance import Instance, Order
 from ..partition.levels import Level
 

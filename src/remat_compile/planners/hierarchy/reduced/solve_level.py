@@ -8,11 +8,7 @@ from math import floor, isfinite
 
 from ...eviction.keep import keep_what_fits
 from ...instance import Instance, Order
-from ...programs.answer import (
-    Incumbent,
-    ProgramAnswer,
-    saved_bytes_of,
-)
+from ...programs.answer import Incumbent, ProgramAnswer, saved_bytes_of
 from ...programs.solve_compact import is_valid
 from ...solvers import MilpSolver
 from ...solvers.milp import Vector

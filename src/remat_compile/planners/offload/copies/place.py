@@ -35,16 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....ir.program import Target
-from ....ir.schedule import (
-    Compute,
-    Free,
-    HostFree,
-    Offload,
-    Prefetch,
-    Schedule,
-    Step,
-    Wait,
-)
+from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ...instance import Instance, Order
 from .gaps import Gap
 

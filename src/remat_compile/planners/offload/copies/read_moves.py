@@ -5,13 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
-from ....ir.schedule import (
-    Compute,
-    Free,
-    Offload,
-    Prefetch,
-    Schedule,
-)
+from ....ir.schedule import Compute, Free, Offload, Prefetch, Schedule
 from ...instance import Instance, Order
 from .gaps import Gap
 from .place import Move

@@ -11,13 +11,7 @@ from ....ir.diagnostics import Diagnostic, fail
 from ....ir.schedule import Schedule
 from ....ir.semantics.simulate import Trace, simulate
 from ....ir.wording import worded
-from ...contract import (
-    Feasible,
-    Infeasible,
-    Optimal,
-    PlanResult,
-    TimedOut,
-)
+from ...contract import Feasible, Infeasible, Optimal, PlanResult, TimedOut
 from ...instance import Instance, Order
 from ...results import Task, peak_of
 from ...search import SearchPlanner

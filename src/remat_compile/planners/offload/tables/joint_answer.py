@@ -6,20 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import isfinite
 
-from ...chains.answer import (
-    Slots,
-    chain_for,
-    no_chain,
-    order_of,
-)
+from ...chains.answer import Slots, chain_for, no_chain, order_of
 from ...chains.chain import Chain
 from ...chains.choices import operations, reserve_tokens
 from ...chains.recurrences.persistent import DeadlinePassed, Persistent
-from ...chains.stages import (
-    BlockOption,
-    Stage,
-    stages_of,
-)
+from ...chains.stages import BlockOption, Stage, stages_of
 from ...contract import PlanResult
 from ..copies.improve import improve
 from ..copies.task import CopyTask

@@ -32,13 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...chains.choices import (
-    ChainStep,
-    Choice,
-    Save,
-    Split,
-    Thresholds,
-)
+from ...chains.choices import ChainStep, Choice, Save, Split, Thresholds
 from ...chains.recurrences.persistent import DeadlinePassed
 from ...chains.stages import Stage
 
