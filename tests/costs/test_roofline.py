@@ -9,14 +9,27 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers.programs.hand_built import batch_norm_program, dropout_program, node, op
+from helpers.programs.hand_built import batch_norm_program, dropout_program
 from remat_compile.costs import load_device, roofline
 from remat_compile.costs._roofline import flops_of, shapes_of
-from remat_compile.ir.graph import Arg, Call, CNode, Graph, Ref, View
+from remat_compile.ir.expr import Const, mul
+from remat_compile.ir.graph import ANode, ANodeKind, Arg, Call, CNode, Graph, Phase, Ref, View
 from remat_compile.ir.program import Program
 from remat_compile.verifier import cost_assumptions
 
 H200 = load_device("h200")
+
+
+def node(name: str, kind: ANodeKind, *shape: int, dtype: str = "f32", item: int = 4) -> ANode:
+    """A dense aNode."""
+    extents = tuple(map(Const, shape))
+    return ANode(name, kind, dtype, extents, mul(Const(item), *extents))
+
+
+def op(name: str, phase: Phase, write: str, operator: str, *args: Arg) -> CNode:
+    """A cNode; texts that start with % are references."""
+    given = (Ref(a[1:]) if isinstance(a, str) and a.startswith("%") else a for a in args)
+    return CNode(name, phase, (write,), Call(operator, tuple(given)))
 
 
 def test_matrix_product_is_bound_by_memory_or_compute() -> None:
