@@ -164,7 +164,7 @@ def test_the_model_in_eager_waits_as_well(still: Standstill) -> None:
     assert torch.equal(made[1], copy.deepcopy(model)(x))
 
 
-def test_captures_on_two_threads_have_eager_s_bits_and_leave_nothing_exchanged(still: Standstill) -> None:
+def test_captures_on_two_threads_leave_nothing_exchanged(still: Standstill) -> None:
     x, models, filters = sample(), [Small(), Small()], [*warnings.filters]
     expected = [gradients(copy.deepcopy(model), x) for model in models]
 
