@@ -20,6 +20,10 @@
 (define-fun kind.output () Int 10)
 (define-fun kind.pending () Int 11)
 (define-fun kind.rng () Int 12)
+; Of the caller's storage that is on the host between two steps, and of gradients that end there,
+; in place of the kind that they are declared with.
+(define-fun kind.home () Int (- 1))
+(define-fun kind.home_grad () Int (- 2))
 (define-fun caller ((kind Int)) Bool (<= 0 kind 4))
 (define-fun activation ((kind Int)) Bool (<= 6 kind))
 
@@ -29,9 +33,10 @@
 (define-fun roundup ((x Int) (n Int)) Int (* n (ceildiv x n)))
 (define-fun later ((x Int) (y Int)) Int (ite (>= x y) x y))
 
-; At first the caller's storage is alive. Nothing is in flight, on the host, or done: facts that
+; At first the caller's storage is alive, or on the host. Nothing is in flight, or done: facts that
 ; no step has changed are written `false`.
 (define-fun start.alive ((kind Int)) Bool (caller kind))
+(define-fun start.hosted ((kind Int)) Bool (= kind kind.home))
 
 ; A computation: what it reads (FB0803 to FB0806, FB0814, FB0850), a buffer among it (FB0807), what it
 ; makes (FB0851), and the phantoms that `nosave` drops.
@@ -77,17 +82,19 @@
 (define-fun prefetch.flying () Bool true)
 (define-fun prefetch.arriving () Bool true)
 
-; wait (FB0856) and hostfree (FB0851, FB0852).
+; wait (FB0856) and hostfree (FB0851, FB0852, FB0859).
 (define-fun wait.ok ((flying Bool)) Bool flying)
 (define-fun wait.flying () Bool false)
 (define-fun wait.arriving () Bool false)
-(define-fun hostfree.ok ((flying Bool) (hosted Bool)) Bool (and hosted (not flying)))
+(define-fun hostfree.ok ((flying Bool) (hosted Bool) (kind Int)) Bool
+  (and hosted (not flying) (not (= kind kind.home))))
 (define-fun hostfree.hosted () Bool false)
 (define-fun hostfree.aged () Bool false)
 
-; The end (FB0811 to FB0813, FB0816, FB0857, FB0858): `kept` is what the caller wants.
-(define-fun finish.ok ((kept Bool) (alive Bool) (kind Int) (flying Bool) (hosted Bool)) Bool
-  (and (not flying) (not hosted) (= alive (or kept (caller kind)))))
+; The end (FB0811 to FB0813, FB0816, FB0857, FB0858): `kept` is what the caller wants. What has its
+; home on the host is there, and not stale.
+(define-fun finish.ok ((kept Bool) (alive Bool) (kind Int) (flying Bool) (hosted Bool) (aged Bool)) Bool
+  (and (not flying) (= hosted (< kind 0)) (not (and hosted aged)) (= alive (or kept (caller kind)))))
 (define-fun finish.loss ((done Bool)) Bool done)
 (define-fun finish.drawn ((drawn Bool)) Bool drawn)
 

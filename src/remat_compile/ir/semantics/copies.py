@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..diagnostics import Note
@@ -59,7 +59,14 @@ class Copies:
         self._flights: dict[str, _Flight] = {}
         self._gone: dict[str, Note] = {}
         self._forgiven: set[str] = set()
+        self._homes: frozenset[str] = frozenset()
         self._report = report
+
+    def begin(self, homes: Iterable[str], bytes_beside: int) -> None:
+        """The host holds `homes` before the first step, and `bytes_beside` during all of it."""
+        self._homes = frozenset(homes)
+        self.host = dict.fromkeys(self._homes)
+        self.host_bytes = bytes_beside + sum(self.sizes[name] for name in self.host)
 
     def arriving(self, name: str) -> Note | None:
         """Where the prefetch of `name` was issued that nobody has waited for."""
@@ -121,7 +128,10 @@ class Copies:
         """The bytes of a host copy."""
         name = step.anode
         self.at_rest(name, f"{step.word} of", step.span)
-        if self._on_host(step):
+        if name in self._homes:
+            message = f"{step.word} of %{name}, which is the caller's and has its home there"
+            self._report("FB0312", message, step.span, (), "remove this step")
+        elif self._on_host(step):
             del self.host[name]
             self._stale.pop(name, None)
             self.host_bytes -= self.sizes[name]
@@ -142,15 +152,21 @@ class Copies:
         if name in self.host:
             self._stale[name] = note
 
-    def check_end(self, names: Iterable[str], schedule: Schedule) -> None:
-        """Checks that no copy is in flight and that the host is empty."""
+    def check_end(
+        self, names: Iterable[str], schedule: Schedule, homes: Collection[str] = ()
+    ) -> None:
+        """Checks that no copy is in flight, and that on the host is what has its home there."""
         for name in names:
             if name in self._flights:
                 message = f"a copy of %{name} is in flight at the end of schedule @{schedule.name}"
                 hint = f"add `wait %{name}`"
                 notes = (_issued(self._flights[name]),)
                 self._report("FB0320", message, schedule.span, notes, hint)
-            if name in self.host:
+            if name in homes and name not in self.host:
+                message = f"%{name} is not on the host at the end of @{schedule.name}"
+                hint = f"add `offload %{name}` and `wait %{name}` after its writer"
+                self._report("FB0323", message, schedule.span, (), hint)
+            if name in self.host and name not in homes:
                 message = f"the host copy of %{name} is left at the end of @{schedule.name}"
                 hint = f"add `hostfree %{name}` after its last prefetch"
                 self._report("FB0319", message, schedule.span, (), hint)

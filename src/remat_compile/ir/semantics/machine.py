@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ..diagnostics import Diagnostic, Note
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
-from ..schedule import Compute, Direction, Schedule, Step, StorageStep
+from ..schedule import Compute, Direction, Home, Schedule, Step, StorageStep
 from ..span import Span
 from .copies import Copies
-from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
+from .sizes import HOMES, KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,25 @@ class Machine:
         for step in steps:
             if isinstance(step, Compute):
                 self.runs[step.cnode] = self.runs.get(step.cnode, 0) + 1
-        self.extra = existing_grads(program, sizes)
-        self.live: dict[str, None] = {
-            a.name: None for a in self.graph.anodes if a.kind in CALLER_KINDS
-        }
+        homes = {step.anode: step.span for step in steps if isinstance(step, Home)}
+        self.homes: dict[str, Span | None] = {}
+        """The caller's storage on the host, and gradients that end there, as far as read."""
+        self.extra, extra_on_host = existing_grads(program, sizes, homes)
+        callers = [a.name for a in self.graph.anodes if a.kind in CALLER_KINDS]
+        self.live: dict[str, None] = {name: None for name in callers if name not in homes}
         self.total = sum(sizes.anode[name] for name in self.live) + self.extra
         self.activation = 0
         self.ended: dict[str, Note] = {}
         self.updated = {b.name for b in program.binding.buffers if b.update is not None}
         self.held_since_loss = program.held_since_loss
-        self.loss_done = False
+        self.started = self.loss_done = False
         # First executions of random operators and of the loss follow the order of capture.
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
         self.draw_order = {name: i for i, name in enumerate(ordered)}
         self.drawn: list[str] = []
         self.diagnostics: list[Diagnostic] = []
         self.copies = Copies(sizes.anode, program.target, self._report)
+        self.copies.begin((name for name in callers if name in homes), extra_on_host)
 
     def _report(
         self,
@@ -75,9 +78,12 @@ class Machine:
 
     def apply(self, index: int, step: Step) -> During:
         """Runs a step; returns the bytes during it."""
+        self.started |= not isinstance(step, Home)
         if isinstance(step, Compute):
             device, activation = self._compute(step)
             return During(device, activation, self.copies.host_bytes)
+        if isinstance(step, Home):
+            self._home(step)
         if step.copies is not None:
             self._copy(index, step, step.copies)
         during = During(self.total, self.activation, self.copies.host_bytes)
@@ -89,6 +95,25 @@ class Machine:
         elif step.gives_back == "host":
             self.copies.give_back(step)
         return during
+
+    def _home(self, step: Home) -> None:
+        """Storage that the step finds on the host, or leaves there. The state has it already."""
+        name, kind = step.anode, self.graph.anode[step.anode].kind
+        if self.started:
+            why = "after another step: where storage is at first is said before all steps"
+        elif name in self.homes:
+            why = "a second time"
+        elif kind not in HOMES or name in self.updated or name in self.held_since_loss:
+            what = "a result" if name in self.held_since_loss else f"a {kind}"
+            what += " that the loss updates" if name in self.updated else ""
+            why = (
+                f"{what}: only parameters, their gradients, optimizer states and buffers that "
+                "no step updates can be there"
+            )
+        else:
+            self.homes[name] = step.span
+            return
+        self._report("FB0322", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
 
     def _copy(self, index: int, step: StorageStep, direction: Direction) -> None:
         """Issues a copy: one to the host reads the device, the other takes bytes there."""
@@ -199,7 +224,7 @@ class Machine:
             self.activation += self.sizes.anode[name]
 
     def _free(self, name: str, span: Span | None, word: str) -> None:
-        caller = self.graph.anode[name].kind in CALLER_KINDS
+        caller = self.graph.anode[name].kind in CALLER_KINDS and name not in self.homes
         given = self.loss_done and name in self.held_since_loss
         if name in self.live and not caller and not given:
             self._drop(name, Note(f"%{name} was freed here", span))
@@ -234,14 +259,15 @@ class Machine:
                 self._report("FB0310", f"{c.name} {what} and never runs", schedule.span, hint=hint)
 
     def check_end(self, schedule: Schedule) -> None:
-        self.copies.check_end(self.graph.anode, schedule)
+        self.copies.check_end(self.graph.anode, schedule, self.homes)
         end = f"at the end of schedule @{schedule.name}"
         for a in self.graph.anodes:
-            if a.kind in KEPT_KINDS and a.name not in self.live:
+            away = a.name in self.homes
+            if a.kind in KEPT_KINDS and a.name not in self.live and not away:
                 notes = (self.ended[a.name],) if a.name in self.ended else ()
                 message = f"{a.kind} %{a.name} is not alive {end}"
                 hint = "compute its writer, and do not free it"
                 self._report("FB0305", message, schedule.span, notes, hint)
-            elif a.name in self.live and a.kind not in KEPT_KINDS and a.kind not in CALLER_KINDS:
+            elif a.name in self.live and (away or a.kind not in KEPT_KINDS | CALLER_KINDS):
                 hint = f"add `free %{a.name}` after its last use"
                 self._report("FB0306", f"%{a.name} is left behind {end}", schedule.span, hint=hint)

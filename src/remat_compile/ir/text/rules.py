@@ -212,7 +212,7 @@ class StatementRules:
         return Compute(str(cnode), nosave is not None, self._span(cnode, nosave))
 
     def storage_step(self, word: Token, anode: Token) -> Step:
-        return STORAGE_STEPS[word](anode[1:], self._span(word, anode))
+        return STORAGE_STEPS[" ".join(word.split())](anode[1:], self._span(word, anode))
 
     def schedule(self, name: Token, planner: Token | None, *steps: Step) -> Schedule:
         by = "" if planner is None else string(planner)

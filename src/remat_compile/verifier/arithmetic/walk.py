@@ -58,7 +58,7 @@ class Alive:
 def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, StepBytes]:
     """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
     during: dict[int, StepBytes] = {}
-    host = 0
+    host = sizes.existing_host + sum(sizes.anode[name] for name in statements.homes)
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = Alive(statements)
     for event in events:

@@ -117,9 +117,9 @@ def least(p: Program, size: Values) -> tuple[int, int]:
     time, floor = 0, 0
     for call in reversed(p.nodes.values()):
         if call.token or call.phase == "loss" or must & {*call.results}:
-            reads = {a for a in p.reads(call) if p.kind[a] not in CALLERS}
+            reads = {a for a in p.reads(call) if p.kind[a] not in CALLERS or a in p.homes}
             made = [] if call.operator == "accumulate" else call.made()
             floor = max(floor, sum(size[a] for a in (*reads, *made, call.workspace)))
             must |= reads
             time += call.time_ns or 0
-    return time, floor + sum(size[a] for a in p.held())
+    return time, floor + sum(size[a] for a in p.held() if a in p.kind)

@@ -3,6 +3,7 @@
 from .read import CALLERS, Program, need
 
 KEPT = ("output", "param_grad")
+HOMES = ("param", "buffer", "opt_state", "param_grad")
 PHASES = ("fwd", "loss", "bwd", "opt")
 WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
 WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
@@ -19,6 +20,9 @@ def keeps_rules(p: Program) -> None:
     for kind, a, b in p.bound:
         firsts, seconds = BOUND[kind]
         need(p.kind[a] in firsts and (not b or p.kind[b] in seconds), "cannot bind", a, b)
+    fixed = {a for kind, a, update in p.bound if kind == "result" or (kind == "buffer" and update)}
+    for a in p.homes:
+        need(p.kind[a] in HOMES and a not in fixed, a, "cannot be on the host between two steps")
     there = {a for a, kind in p.kind.items() if kind in CALLERS}
     ended, phase = set[str](), "fwd"
     for name, call in p.nodes.items():

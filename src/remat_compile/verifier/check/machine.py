@@ -15,7 +15,7 @@ STEPS = {  # needs | never | begins | ends | reads the bytes of | changes the by
     "offload": "live | own flying host | host flying | stale | live | host",
     "prefetch": "host | flying stale live | live flying landing | | host | live",
     "wait": "flying | | | flying landing | |",
-    "hostfree": "host | flying | | host stale | | host",
+    "hostfree": "host | flying home | | host stale | | host",
 }
 RULES = STEPS | {  # of what an execution reads, and makes; at the loss; at the end
     "read": "live | landing changed | | | live |",  # rules 1 and 2
@@ -27,6 +27,7 @@ RULES = STEPS | {  # of what an execution reads, and makes; at the loss; at the 
     "update": "live | | changed | | |",
     "keep": "live | host flying | | | live |",
     "leave": "| live host flying | | | |",
+    "stay": "host | live flying stale | | | |",  # at home on the host
 }
 TABLE = {what: [frozenset(part.split()) for part in row.split("|")] for what, row in RULES.items()}
 BYTES = (("live", ""), ("host", "host "))  # facts that take bytes: those of `%a`, or of `host %a`
@@ -41,8 +42,11 @@ class Machine:
         self.p = p
         # Who has not drawn yet, in order.
         self.draws = deque(c for c, call in p.nodes.items() if call.token or call.phase == "loss")
-        own = frozenset({"live", "own"})
-        self.facts = {a: own if kind in CALLERS else frozenset() for a, kind in p.kind.items()}
+        starts = {"": frozenset({"live", "own"}), "host": frozenset({"host", "home"})}
+        self.facts = {
+            a: starts["host" if a in p.homes else ""] if kind in CALLERS else frozenset()
+            for a, kind in p.kind.items()
+        }
         self.runs: Counter[str] = Counter()
         self.total = Counter(name for _, what, name in p.steps if what not in STEPS)
         self.begun, self.ended = Counter[str](), Counter[str]()  # copies of each direction
@@ -68,7 +72,8 @@ class Machine:
         for name, call in self.p.nodes.items():  # it read all that is pending: each was made
             need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
         for a, kind in self.p.kind.items():
-            self.do("keep" if kind in (*KEPT, *CALLERS) else "leave", a)
+            wanted = "keep" if kind in (*KEPT, *CALLERS) else "leave"
+            self.do("stay" if a in self.p.homes else wanted, a)
 
     def do(self, what: str, a: str) -> None:
         """Holds the facts of `a` against a rule, and changes them."""

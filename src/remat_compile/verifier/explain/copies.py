@@ -145,7 +145,8 @@ def explain_copy(history: History, clause: Clause) -> Diagnostic:
 
 _TEXTS = {
     "belongs": (
-        "FB0859", "{here}, a {kind}: it belongs to the caller", "offload what the step makes itself"
+        "FB0859", "{here}, a {kind}: it belongs to the caller",
+        "offload and give back what the step makes itself",
     ),
     "arriving": (
         "FB0850", "{here} reads {name}, whose prefetch is waited for only later",
@@ -172,6 +173,10 @@ _TEXTS = {
     "on host at end": (
         "FB0858", "the host copy of {name} is left at the end of {plan}",
         "add `hostfree {name}` after its last prefetch",
+    ),
+    "not at home": (
+        "FB0819", "{name} is not on the host, with its newest contents, at the end of {plan}",
+        "add `offload {name}` and `wait {name}` after its writer",
     ),
 }  # fmt: skip
 """Code, message and hint per rule."""

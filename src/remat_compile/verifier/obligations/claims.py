@@ -80,7 +80,7 @@ def required(statements: Statements) -> frozenset[str]:
     The loss, those that draw random numbers, and the writers of what is wanted at the end
     or at the loss; and with each of them the writers of what it reads.
     """
-    wanted = [*statements.kept, *statements.pending]
+    wanted = [*statements.kept, *statements.host_end, *statements.pending]
     todo = [statements.writer[name].name for name in wanted if name in statements.writer]
     todo += statements.stream
     names: set[str] = set()

@@ -35,8 +35,13 @@ class EncodedMachine:
         term = {a.kind: f"kind.{a.kind}" for a in statements.anodes.values()}
         start = {kind: f"(start.alive {kind})" for kind in term.values()}
         self.kinds = {name: term[a.kind] for name, a in statements.anodes.items()}
+        for name in statements.host_end:
+            self.kinds[name] = "kind.home" if name in statements.homes else "kind.home_grad"
+        start |= {kind: f"(start.alive {kind})" for kind in self.kinds.values()}
         for name, kind in self.kinds.items():
             facts.begin("alive", name, start[kind], name in statements.caller)
+        for name in statements.homes:
+            facts.begin("hosted", name, "(start.hosted kind.home)", True)
 
     def contents(self, event: Event) -> Iterator[Change]:
         """The effect of a step on liveness and on the host's copies."""

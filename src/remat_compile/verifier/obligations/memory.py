@@ -112,10 +112,11 @@ class _MemoryEncoder:
         self.count = 0
         self.alive = Alive(statements)
         held = [amounts.anode[name] for name in statements.caller]
+        at_home = [amounts.anode[name] for name in statements.homes]
         self.claimed = {
             "dev": self.tally([*amounts.existing, *held]),
             "act": self.tally(()),
-            "host": self.tally(()),
+            "host": self.tally([*amounts.existing_host, *at_home]),
         }
         self.now: dict[str, str] = {}
         self.start()
@@ -173,7 +174,12 @@ class _MemoryEncoder:
             for (kind, form), n in alike.items()
         ]
         self.change("act", total(activations))
-        self.change("host", "0")
+        hosted = [
+            f"(* {n} (counts (start.hosted {kind}) {self.term(form)}))"
+            for (kind, form), n in alike.items()
+            if kind == "kind.home"
+        ]
+        self.change("host", total([*hosted, *map(self.term, self.amounts.existing_host)]))
 
     def cut(self) -> None:
         """The next part starts from what a plain walk says; this one is asked whether it is so."""
@@ -253,6 +259,11 @@ class _MemoryEncoder:
             self.add(self.claimed["host"], self.amounts.anode[name], -1)
 
 
+def starts_on_host(statements: Statements, amounts: Amounts) -> bool:
+    """Return whether the host holds something before the first step: its bytes are a row too."""
+    return bool(statements.homes or amounts.existing_host)
+
+
 def encode_memory(
     statements: Statements,
     events: Sequence[Event],
@@ -273,6 +284,9 @@ def encode_memory(
     """
     encoder = _MemoryEncoder(statements, amounts, number, env)
     asked = on_host = on_device = 0
+    if starts_on_host(statements, amounts):
+        encoder.encoding.ask(f"(> {encoder.now['host']} {encoder.written(host_ceiling(on_host))})")
+        on_host += 1
     for event in events:
         encoder.step(event)
         for row in encoder.rows[asked:]:

@@ -127,6 +127,14 @@ def _uses(event: Event, copy: CopyTimes | None) -> Iterator[Use]:
             yield Use(at, name, "device", "end", None)
 
 
+def _at_end(statements: Statements, end: int) -> Iterator[Use]:
+    """The caller reads what he gets, on the device and on the host."""
+    for name in statements.kept:
+        yield Use(end, name, "device", "read", None)
+    for name in statements.host_end:
+        yield Use(end, name, "host", "read", None)
+
+
 def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     """Every use that must come after an earlier copy of the same bytes: one of the two
     writes or ends them. A plain walk, to tell of races; nothing is proven by it.
@@ -136,9 +144,8 @@ def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     copies = _copies(events)
     running: dict[tuple[Side, str], list[tuple[CopyTimes, Act]]] = defaultdict(list)
     uses = (use for event in events for use in _uses(event, copies.get(event.index)))
-    at_end = (Use(len(events), name, "device", "read", None) for name in statements.kept)
     if copies:
-        for use in chain(uses, at_end):
+        for use in chain(uses, _at_end(statements, len(events))):
             bytes_ = use.side, use.anode
             for copy, act in running.get(bytes_, ()):
                 if act != "read" or use.act != "read":
@@ -240,9 +247,7 @@ def _encode(statements: Statements, events: Sequence[Event]) -> _RaceEncoder:
     encoder = _RaceEncoder()
     for event in events:
         encoder.step(event)
-    end = len(events)
-    at_end = (Use(end, name, "device", "read", None) for name in statements.kept)
-    encoder.uses(at_end, end, encoder.now)
+    encoder.uses(_at_end(statements, len(events)), len(events), encoder.now)
     return encoder
 
 

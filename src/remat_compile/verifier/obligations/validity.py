@@ -24,7 +24,7 @@ Rule = Literal[
     "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",
     "belongs", "arriving", "flying", "hosted", "unhosted", "aged", "alive", "no copy",
-    "copied at end", "on host at end",
+    "copied at end", "on host at end", "not at home",
 ]  # fmt: skip
 """The demand of a clause; `explain` says it in words."""
 
@@ -200,8 +200,10 @@ class _ValidityEncoder:
                 self.clause("aged", event, name, aged, False)
                 self.clause("alive", event, name, alive, False)
             case HostFree():
-                self.guard("hostfree.ok", flying, hosted)
+                self.guard("hostfree.ok", flying, hosted, kind)
                 self.clause("unhosted", event, name, hosted, True)
+                if name in self.statements.homes:
+                    self.clause("belongs", event, name, "false", True)
             case Wait():
                 self.guard("wait.ok", flying)
                 self.clause("no copy", event, name, flying, True)
@@ -234,14 +236,18 @@ class _ValidityEncoder:
     def finish(self, name: str) -> None:
         kept, kind = name in self.statements.kept, self.machine.kinds[name]
         alive, flying = self.facts.now("alive", name), self.facts.now("flying", name)
-        hosted = self.facts.now("hosted", name)
-        self.guard("finish.ok", boolean(kept), alive, kind, flying, hosted)
+        hosted, aged = self.facts.now("hosted", name), self.facts.now("aged", name)
+        self.guard("finish.ok", boolean(kept), alive, kind, flying, hosted, aged)
         if kept:
             self.clause("kept", None, name, alive, True)
         elif name not in self.statements.caller:
             self.clause("left", None, name, alive, False)
         self.clause("copied at end", None, name, flying, False)
-        self.clause("on host at end", None, name, hosted, False)
+        if name in self.statements.host_end:
+            self.clause("not at home", None, name, hosted, True)
+            self.clause("not at home", None, name, aged, False)
+        else:
+            self.clause("on host at end", None, name, hosted, False)
 
 
 def prove_validity(

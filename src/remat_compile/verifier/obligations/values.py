@@ -72,7 +72,7 @@ class _ValueEncoder:
         self.fail: list[list[str]] = []
         self.broken: list[Misread] = []
         self.device = {name: _Content(True, None) for name in statements.caller}
-        self.host: dict[str, tuple[_Content, int]] = {}
+        self.host = {name: (_Content(True, None), 0) for name in statements.homes}
         self.version: dict[str, int] = {}
         self.stream = _Content(True, None)
         self.at_loss: dict[str, int] = {}
@@ -296,6 +296,11 @@ class _ValueEncoder:
         """The results and gradients, the buffers and the stream are as in the unplanned step."""
         for name in self.statements.kept:
             held = self.device.get(name) or _Content(False, None)
+            self.demand("kept", None, name, held, self.truth(name))
+        for name in self.statements.host_end:
+            held, version = self.host.get(name, (_Content(False, None), 0))
+            if version != self.version.get(name, 0):
+                held = _Content(False, held.maker)
             self.demand("kept", None, name, held, self.truth(name))
         for name in sorted(self.statements.updated):
             if self.at_loss.get(name, 0) != 1:

@@ -14,6 +14,7 @@ from ...ir.schedule import (
     Compute,
     ElementaryStep,
     Free,
+    Home,
     HostFree,
     Offload,
     Prefetch,
@@ -71,6 +72,29 @@ class Event:
         return f"{self.step.word} %{self.step.anode}"
 
 
+def read_homes(statements: Statements, schedule: Schedule) -> Statements | tuple[Diagnostic, ...]:
+    """The statements with the homes of a schedule, or the lines that cannot be (FB0818)."""
+    homes: dict[str, None] = {}
+    wrong: list[Diagnostic] = []
+    first = next((i for i, s in enumerate(schedule.steps) if not isinstance(s, Home)), 0)
+    for place, step in enumerate(schedule.steps):
+        if not isinstance(step, Home) or step.anode not in statements.anodes:
+            continue
+        name, kind = step.anode, statements.anodes[step.anode].kind
+        if place > first:
+            why = "stands after another step"
+        elif name in homes:
+            why = "is said twice"
+        elif not statements.may_be_away(name):
+            why = f"is about a {kind} that cannot be there between two steps"
+        else:
+            homes[name] = None
+            continue
+        message = f"{step.word} %{name} {why}"
+        wrong.append(Diagnostic("FB0818", message, step.span, (), "remove this line"))
+    return tuple(wrong) or statements.away(homes)
+
+
 def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Diagnostic, ...]:
     """The events of a schedule, or every step that names nothing (FB0801)."""
     if unknown := tuple(_unknown(statements, schedule)):
@@ -102,6 +126,8 @@ def _parts(step: Step) -> tuple[Compute | ElementaryStep, ...]:
     match step:
         case Compute() | Free() | Offload() | Prefetch() | Wait() | HostFree():
             return (step,)
+        case Home():  # the statements have it
+            return ()
         case _:
             assert_never(step)
 

@@ -9,7 +9,7 @@ statements contradict each other is refused (FB0802): no proof about it would me
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...ir.diagnostics import Diagnostic, nearest
 from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Arg, Call, CNode, Ref
@@ -22,13 +22,15 @@ KEPT_AT_END = frozenset(("output", "param_grad"))
 
 @dataclass(frozen=True)
 class Statements:
-    """A graph and its binding, as the proof sees them.
+    """A graph and its binding, and what a schedule says of homes, as the proof sees them.
 
     `alias` gives the storage (an aNode) under every name that can be read, `behind` all
     the storages that must be alive to read a view. `kept` says, per storage that the caller
-    gets, what it is to him. `pending` are the new contents of buffers, `updated` the
-    buffers that take them, `handed` the names of the model's results, which the caller
-    holds from the loss on, and `results` the storages under them, and what the loss makes of
+    gets, what it is to him. `homes` are his storages that are on the host between two steps: none
+    of them is in `caller`. `host_end` says what is there after the last step, as `kept` does of the
+    device: the homes, and gradients that go there. `pending` are the new contents of buffers,
+    `updated` the buffers that take them, `handed` the names of the model's results, which the
+    caller holds from the loss on, and `results` the storages under them, and what the loss makes of
     kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `accumulates` holds g1 and g2
@@ -48,6 +50,25 @@ class Statements:
     results: frozenset[str]
     stream: tuple[str, ...]
     accumulates: Mapping[str, tuple[str, str]]
+    homes: frozenset[str] = frozenset()
+    host_end: Mapping[str, str] = field(default_factory=dict)
+
+    def away(self, homes: Iterable[str]) -> Statements:
+        """The same for a schedule that says that `homes`, all of which can be, are on the host."""
+        ends = {name: self.kept.get(name, "the caller's") for name in homes}
+        return replace(
+            self,
+            caller=self.caller - ends.keys(),
+            kept={name: what for name, what in self.kept.items() if name not in ends},
+            homes=self.caller & ends.keys(),
+            host_end=ends,
+        )
+
+    def may_be_away(self, name: str) -> bool:
+        """Return whether storage can be on the host between two steps: the caller's, a gradient."""
+        kind = self.anodes[name].kind
+        fixed = self.updated | self.results
+        return kind in ("param", "buffer", "opt_state", "param_grad") and name not in fixed
 
     def needs(self, call: Call) -> dict[str, str]:
         """The storages that a call needs alive, each with the name that it reads."""
