@@ -135,9 +135,8 @@ class Schedule:
 
     @property
     def elementary(self) -> Schedule:
-        """Every step about storage in its parts; for who knows those only, and asks for `homes`
-        beforehand."""
-        parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
+        """The same with every step about storage in its parts; for who knows those only."""
+        parts = ((s,) if isinstance(s, Compute | Home) else s.parts() for s in self.steps)
         return replace(self, steps=tuple(chain.from_iterable(parts)))
 
     @property
