@@ -22,10 +22,12 @@ Direction = Literal["d2h", "h2d"]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a cNode. With `nosave` the phantoms it writes are freed at once after it."""
+    """Run a cNode. With `nosave` the phantoms it writes are freed at once after it. An update may
+    run `on_host`, on the host copies of what it reads, until the `wait` for each of them."""
 
     cnode: str
     nosave: bool = False
+    on_host: bool = False
     span: Span | None = field(default=None, compare=False, repr=False)
 
 

@@ -71,7 +71,7 @@ class Machine:
 
     def allocated(self, c: CNode, execution: int) -> tuple[str, ...]:
         """aNodes for which the n-th execution takes memory (also those it drops again)."""
-        if c.is_accumulate:
+        if c.takes_over:
             return ()
         token = (c.token,) if c.token and execution == 1 and self.runs[c.name] > 1 else ()
         return (*c.results_at(execution), *token)
@@ -80,6 +80,9 @@ class Machine:
         """Runs a step; returns the bytes during it."""
         self.started |= not isinstance(step, Home)
         if isinstance(step, Compute):
+            if step.on_host:
+                self._update_on_host(index, step)
+                return During(self.total, self.activation, self.copies.host_bytes)
             device, activation = self._compute(step)
             return During(device, activation, self.copies.host_bytes)
         if isinstance(step, Home):
@@ -113,7 +116,7 @@ class Machine:
         else:
             self.homes[name] = step.span
             return
-        self._report("FB0322", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
+        self._report("FB0327", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
 
     def _copy(self, index: int, step: StorageStep, direction: Direction) -> None:
         """Issues a copy: one to the host reads the device, the other takes bytes there."""
@@ -142,7 +145,7 @@ class Machine:
         if n == 1 and c.name in self.draw_order:
             self._check_draw(c, step)
         taken = self.allocated(c, n)
-        for name in c.results if c.is_accumulate else taken:
+        for name in c.results if c.takes_over else taken:
             self.copies.at_rest(name, f"{c.name} makes", step.span)
         transient = sum(self.sizes.anode[name] for name in taken)
         transient_activation = sum(
@@ -153,8 +156,7 @@ class Machine:
             self.total + transient + workspace,
             self.activation + transient_activation + workspace,
         )
-        if c.is_accumulate:
-            self._accumulate(c, step)
+        self._take_over(c, step)
         for name in taken:
             if name not in self.live:
                 self._take(name)
@@ -167,18 +169,45 @@ class Machine:
                     self._free(name, step.span, "free")
         return during
 
-    def _accumulate(self, c: CNode, step: Compute) -> None:
+    def _take_over(self, c: CNode, step: Compute) -> None:
         """The same storage under another name; the kinds may count differently."""
-        ended = self.graph.reads(c)[0]
-        (named,) = c.results
-        if ended in self.live and self.graph.anode[ended].kind not in CALLER_KINDS:
-            if not self.copies.arriving(ended):  # else the read was refused already
-                self.copies.at_rest(ended, f"{c.name} ends", step.span)
-            how = Note(f"{c.name} ended %{ended} here", step.span)
-            self._drop(ended, how)
-            self.copies.age(ended, how)
-        if named not in self.live:
-            self._take(named)
+        for ended, named in c.takes_over:
+            if ended in self.live:
+                if not self.copies.arriving(ended):  # else the read was refused already
+                    self.copies.at_rest(ended, f"{c.name} ends", step.span)
+                how = Note(f"{c.name} ended %{ended} here", step.span)
+                self._drop(ended, how)
+                self.copies.age(ended, how)
+            if named not in self.live:
+                self._take(named)
+            self._move_home(ended, named)
+
+    def _move_home(self, ended: str, named: str) -> None:
+        """What takes over a storage has its home."""
+        if ended in self.homes:
+            self.homes[named] = self.homes.pop(ended)
+            self.copies.leave_home(ended)
+
+    def _update_on_host(self, index: int, step: Compute) -> None:
+        """An update of host copies, which are in flight from here to their waits."""
+        c = self.graph.cnode[step.cnode]
+        self.executions[c.name] = self.executions.get(c.name, 0) + 1
+        if not c.is_update or step.nosave:
+            hint = "run it on the device"
+            self._report("FB0329", f"{c.name} on host is no update", step.span, hint=hint)
+            return
+        old = dict(c.takes_over)
+        for name in self.graph.reads(c):
+            if name in old and name in self.live:
+                message = f"{c.name} on host updates %{name}, which is alive on the device"
+                hint = f"put `free %{name}` before it"
+                self._report("FB0316", message, step.span, hint=hint)
+        for name in c.results:
+            if name in self.live:
+                self._report("FB0304", f"%{name} is already alive", step.span)
+        self.copies.update(index, c, self.graph.reads(c), step)
+        for ended, named in c.takes_over:
+            self._move_home(ended, named)
 
     def _check_draw(self, c: CNode, step: Compute) -> None:
         """Random numbers come out of one stream, so they are drawn as captured."""
@@ -208,8 +237,9 @@ class Machine:
                 message = f"{c.name} reads buffer %{name} after its update was written back"
                 hint = "run it before the loss, or keep its results instead"
                 self._report("FB0303", message, step.span, hint=hint)
-        if c.is_accumulate and c.results[0] in self.live:
-            self._report("FB0304", f"%{c.results[0]} is already alive", step.span)
+        for _, named in c.takes_over:
+            if named in self.live:
+                self._report("FB0304", f"%{named} is already alive", step.span)
 
     def _report_dead(self, who: str, name: str, span: Span | None) -> None:
         notes = (self.ended[name],) if name in self.ended else ()

@@ -9,10 +9,10 @@ from ..expr import Expr, evaluate
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 
-NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
+NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad", "updated"}
 """The storages that an activation budget excludes."""
 
-KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad"))
+KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad", "updated"))
 """The storages that must be alive at the end of the step."""
 
 

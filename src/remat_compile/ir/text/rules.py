@@ -208,8 +208,9 @@ class StatementRules:
 
     # Schedules.
 
-    def compute(self, cnode: Token, nosave: Token | None) -> Compute:
-        return Compute(str(cnode), nosave is not None, self._span(cnode, nosave))
+    def compute(self, cnode: Token, how: Token | None) -> Compute:
+        nosave, on_host = how == "nosave", how is not None and how != "nosave"
+        return Compute(str(cnode), nosave, on_host, self._span(cnode, how))
 
     def storage_step(self, word: Token, anode: Token) -> Step:
         return STORAGE_STEPS[" ".join(word.split())](anode[1:], self._span(word, anode))

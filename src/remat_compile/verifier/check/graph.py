@@ -2,11 +2,11 @@
 
 from .read import CALLERS, Program, need
 
-KEPT = ("output", "param_grad")
+KEPT = ("output", "param_grad", "updated")
 HOMES = ("param", "buffer", "opt_state", "param_grad")
 PHASES = ("fwd", "loss", "bwd", "opt")
 WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
-WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
+WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd", "updated": "opt"}
 BOUND = {  # what is bound, and what its second name may be
     "arg": (("input",), ("output", *CALLERS)),
     "param": (("param",), ("param_grad",)),
@@ -47,6 +47,14 @@ def keeps_rules(p: Program) -> None:
             need(alone and len(call.arguments) == 3 and call.arguments[1] == ",", name)
             need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
             ended.add(reads[0])
+        if call.operator == "update" or call.phase == "opt":
+            plain = not call.token and not call.replay and 0 < len(made) == len(call.results)
+            need(plain and call.operator == "update" and call.phase == "opt", name, "no update")
+            firsts = call.arguments[: 2 * len(made) : 2]
+            own = {a for a in firsts if p.kind.get(a) in ("param", "opt_state")}
+            need(len(own) == len(made), name, "does not update storages of the caller, each once")
+            need({p.kind[a] for a in made} == {"updated"}, name, "makes nothing updated")
+            ended |= own
         there |= {*written}
         phase = call.phase
     need(there == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - there))

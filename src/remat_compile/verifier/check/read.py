@@ -49,6 +49,7 @@ class Operation:
     results: Words
     workspace: str = "0"
     time_ns: int | None = None
+    host_ns: int = 0
     token: str = ""
     replay: "Operation | None" = None
     phase: str = ""
@@ -65,6 +66,11 @@ class Operation:
 
     def draws(self) -> bool:
         return draws(self.operator, self.arguments)
+
+    def takes_over(self, reads: Words) -> dict[str, str]:
+        """Storages that go on as results, which take no bytes."""
+        ends = self.operator in ("accumulate", "update")
+        return dict(zip(reads, self.results, strict=False)) if ends else {}
 
     def made(self) -> Words:
         return [a for a in self.results if a != "_"]
@@ -177,9 +183,10 @@ def read(p: Program, text: str, schedule: str) -> None:
 
 
 def step(words: Words) -> tuple[str, str]:
-    """`F` is `compute F`, `F nosave` is `nosave F`, `on host %a` is `home %a`, and all
-    others stand as they are done."""
+    """`F` is `compute F`, `F nosave` is `nosave F`, `on host %a` is `home %a`, `U on
+    host` is `host U`, and all others stand as they are done."""
     words = ["home", *words[2:]] if words[:2] == ["on", "host"] else words
+    words = ["host", *words[:1]] if words[1:] == ["on", "host"] else words
     what, name = ["compute", *words] if len(words) == 1 else words
     return (name, what) if name == "nosave" else (what, name)
 
@@ -242,6 +249,8 @@ def call(stack: Words) -> Operation:
         match word := stack.pop():
             case "time":
                 made.time_ns = amount(stack.pop())
+            case "on" if stack.pop() == "host":
+                made.host_ns = amount(stack.pop())
             case "workspace":
                 made.workspace = intern(" ".join(expression(stack)))
             case "token":
