@@ -199,9 +199,12 @@ class _Walk:
             self.host.append(self.on_host.copy())
         for name in event.off_host:
             self.add(self.on_host, self.amounts.anode[name], -1)
+        for old, new in event.takes_over if event.update is not None else ():
+            self.add(self.on_host, self.amounts.anode[old], -1)
+            self.add(self.on_host, self.amounts.anode[new], 1)
         for name, sign in self.alive.after(event):
             self.add(self.sums[counted(self.statements, name)], self.amounts.anode[name], sign)
-        if event.ends is not None:
+        if event.renames:
             self.row(None)
 
 

@@ -177,7 +177,7 @@ class _MemoryEncoder:
         hosted = [
             f"(* {n} (counts (start.hosted {kind}) {self.term(form)}))"
             for (kind, form), n in alike.items()
-            if kind == "kind.home"
+            if kind in ("kind.home", "kind.old_home")
         ]
         self.change("host", total([*hosted, *map(self.term, self.amounts.existing_host)]))
 
@@ -209,7 +209,7 @@ class _MemoryEncoder:
                 self.change(name, total([self.now[name], *changes]))
         advance(self.facts, self.statements, event)
         self.follow(event)
-        if event.ends is not None:
+        if event.renames:
             # The storage may count as another class under its new name.
             self.rows.append(self.row_after(event))
 
@@ -253,6 +253,9 @@ class _MemoryEncoder:
             self.add(self.claimed["dev"], self.amounts.anode[name], sign)
             if counted(self.statements, name) == "act":
                 self.add(self.claimed["act"], self.amounts.anode[name], sign)
+        for old, new in event.takes_over if event.update is not None else ():
+            self.add(self.claimed["host"], self.amounts.anode[old], -1)
+            self.add(self.claimed["host"], self.amounts.anode[new], 1)
         for name in event.to_host:
             self.add(self.claimed["host"], self.amounts.anode[name], 1)
         for name in event.off_host:

@@ -266,7 +266,8 @@ def measure(
         if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
             diagnostics += (too_small(a, size, least) for a in places)
     sizes = amounts.at(env)
-    for name, (ended, named) in statements.accumulates.items():
+    pairs = [(c, *pair) for c, some in statements.takes_over.items() for pair in some]
+    for name, ended, named in pairs:
         a, b = sizes.anode[ended], sizes.anode[named]
         if a != b:
             message = (
