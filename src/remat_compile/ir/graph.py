@@ -53,6 +53,9 @@ UPDATE_OP = "update"
 FUSED_OP = "fused"
 """The operator name of a region of calls that runs as one kernel."""
 
+OWN_OPS = frozenset((LOSS_OP, ACCUMULATE_OP, UPDATE_OP, FUSED_OP))
+"""Operators that the language defines; all others are a framework's."""
+
 DTYPE_BYTES: dict[str, int] = {
     "f64": 8,
     "f32": 4,

@@ -19,6 +19,7 @@ from .files.files import sha256_of
 
 if TYPE_CHECKING:
     from ..capture.lowered import Exported
+    from ..capture.torch.optimizer import OptimizerUpdates
     from .files.files import FileRead
 
 FORMS = "a model is a .onnx or .pt2 file, file.py:factory, or a .fbir file to plan again"
@@ -55,13 +56,15 @@ NO_OPTIONS = ModelOptions()
 
 @dataclass(frozen=True)
 class Source:
-    """An exported model, how its file is recorded in a plan, and what must not be written over."""
+    """An exported model, how its file is recorded in a plan, what must not be written over, and
+    the optimizer of its step."""
 
     exported: Exported
     name: str | None = None
     sha256: str | None = None
     warnings: tuple[Diagnostic, ...] = ()
     reads: tuple[FileRead, ...] = ()
+    optimizer: OptimizerUpdates | None = None
 
 
 def is_program(spec: str) -> bool:

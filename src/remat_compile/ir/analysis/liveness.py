@@ -64,7 +64,7 @@ def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes) -> int:
 
 def working_set(graph: Graph, c: CNode) -> tuple[str, ...]:
     """The aNodes, caller-held ones left out, that a first execution of `c` needs alive."""
-    taken = () if c.is_accumulate else c.results
+    taken = () if c.takes_over else c.results
     names = dict.fromkeys((*graph.reads(c), *taken))
     return tuple(name for name in names if graph.anode[name].kind not in CALLER_KINDS)
 
@@ -162,7 +162,7 @@ def _largest(
     for c in graph.cnodes:
         if c.name not in required:
             continue
-        taken = () if c.is_accumulate else c.results  # as in `working_set`
+        taken = () if c.takes_over else c.results  # as in `working_set`
         names = {*graph.reads(c), *taken, *beside.get(c.name, ())}
         total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
