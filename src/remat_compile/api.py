@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from .backends.torch import PlannedModule, TrainingStep
+    from .backends.torch import PlannedModule
     from .planners.contract import Planner
 
 OnChange = Literal["error", "eager", "replan"]
@@ -84,7 +84,7 @@ def compile(  # the name users expect, as in torch.compile
     cuda_graph: bool = False,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
-) -> nn.Module | TrainingStep:
+) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
 
     With an `optimizer` of `torch.optim` it is the whole step, `step(*args) -> loss`: a parameter is

@@ -215,9 +215,9 @@ class CNode:
     of: tuple[str, ...] = ()
     workspace: Expr = _NOTHING
     time_ns: int | None = None
-    host_time_ns: int | None = None
     loc: Loc | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
+    host_time_ns: int | None = None
 
     @property
     def is_loss(self) -> bool:

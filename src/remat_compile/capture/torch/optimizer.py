@@ -19,7 +19,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from ...ir.diagnostics import fail
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
-from ...ir.program import Program
+from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
 
 SUPPORTED: tuple[type[Optimizer], ...] = (SGD, Adam, AdamW, RMSprop, Adagrad)
@@ -105,7 +105,10 @@ class OptimizerUpdates:
         machine where costs are `measured`."""
         graph, binding = program.graph, program.binding
         taken = {*graph.anode, *graph.view}
-        anodes, cnodes, params, consumed = [], [], [], set()
+        anodes: list[ANode] = []
+        cnodes: list[CNode] = []
+        params: list[ParamBinding] = []
+        consumed: set[str] = set()
         for param in binding.params:
             update = next((self._of[name] for name in param.names if name in self._of), None)
             if update is None or param.grad is None:
@@ -114,15 +117,13 @@ class OptimizerUpdates:
             like = graph.anode[param.name]
             old = [like, *(_state(like, f"{like.name}.{key}", taken) for key in update.states)]
             new = [_state(a, f"{a.name}.new", taken, "updated") for a in old]
-            name = f"U{len(cnodes) + 1}"
-            rest = (param.grad, "torch.optim." + type(self.optimizer).__name__, update.group)
-            args = (*(Ref(a.name) for a in old), Ref(rest[0]), *rest[1:])
-            elements = update.parameter.numel()
-            times = {"host_time_ns": round(HOST_NS_AN_ELEMENT * elements) + 1}
-            if measured:
-                times["time_ns"] = self._measured_ns(update)
-            writes = tuple(a.name for a in new)
-            cnodes.append(CNode(name, "opt", writes, Call(UPDATE_OP, args), **times))
+            name, kind = f"U{len(cnodes) + 1}", f"torch.optim.{type(self.optimizer).__name__}"
+            read = (*(Ref(a.name) for a in old), Ref(param.grad))
+            call = Call(UPDATE_OP, (*read, kind, update.group))
+            cnode = CNode(name, "opt", tuple(a.name for a in new), call)
+            host_ns = round(HOST_NS_AN_ELEMENT * update.parameter.numel()) + 1
+            time_ns = self._measured_ns(update) if measured else None
+            cnodes.append(replace(cnode, time_ns=time_ns, host_time_ns=host_ns))
             anodes += [*old[1:], *new]
             params.append(replace(param, grad=None))
             consumed.add(graph.storage[param.grad])

@@ -250,8 +250,7 @@ class Function:
         values = [self.reader.value(part, self.variables) for part in given]
         try:
             step = machine.next_copy_or_computation()
-            is_update = isinstance(step, Compute) and machine.graph.cnode[step.cnode].is_update
-            if not is_update or step.cnode != name or step.on_host:
+            if step != Compute(name) or not machine.graph.cnode[name].is_update:
                 self.differs(node, f"it updates by {name}", self._said(step))
             now = machine.execution()
             wanted = [machine.value(ref) for ref in now.cnode.call.refs()]
@@ -265,7 +264,7 @@ class Function:
 
     def _update_on_host(self, node: ast.stmt, name: str) -> None:
         step = self.machine.next_copy_or_computation()
-        if not isinstance(step, Compute) or step.cnode != name or not step.on_host:
+        if not isinstance(step, Compute) or step != Compute(name, on_host=True):
             self.differs(node, f"it updates by {name} on the host", self._said(step))
         self._check_held(node, self._said(step), ())
         self.machine.update_on_host(step)

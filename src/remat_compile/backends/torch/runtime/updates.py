@@ -15,8 +15,10 @@ from ....ir.graph import CNode, Graph
 class Optimizer(Protocol):
     """Does updates in place (`capture/torch/optimizer.py`)."""
 
-    inputs: tuple[str, ...]
-    """aNodes of the states, in the order of `tensors`."""
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """aNodes of the states, in the order of `tensors`."""
+        ...
 
     def tensors(self) -> list[Tensor]:
         """The states as they are now."""
