@@ -165,7 +165,7 @@ class Copies:
             if name in homes and name not in self.host:
                 message = f"%{name} is not on the host at the end of @{schedule.name}"
                 hint = f"add `offload %{name}` and `wait %{name}` after its writer"
-                self._report("FB0323", message, schedule.span, (), hint)
+                self._report("FB0328", message, schedule.span, (), hint)
             if name in self.host and name not in homes:
                 message = f"the host copy of %{name} is left at the end of @{schedule.name}"
                 hint = f"add `hostfree %{name}` after its last prefetch"

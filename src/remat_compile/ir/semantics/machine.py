@@ -113,7 +113,7 @@ class Machine:
         else:
             self.homes[name] = step.span
             return
-        self._report("FB0322", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
+        self._report("FB0327", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
 
     def _copy(self, index: int, step: StorageStep, direction: Direction) -> None:
         """Issues a copy: one to the host reads the device, the other takes bytes there."""
