@@ -186,7 +186,9 @@ def random_schedule(
     storage and of the gradients is on the host between two steps.
     """
     rate = rng.choice((0.0, 0.1, 0.4)) if evict is None else evict
-    away = frozenset(x for x in may_be_away(program) if rng.random() < home) if home else frozenset()
+    away = (
+        frozenset(x for x in may_be_away(program) if rng.random() < home) if home else frozenset()
+    )
     run = Run(rng, program, rate, copy, homes=away)
     for c in program.graph.cnodes:
         run.run(c)
