@@ -1,4 +1,4 @@
-"""Storage of the caller at home on the host: all opinions on random plans, and on what breaks them."""
+"""Storage of the caller at home on the host: all opinions on random plans, whole and broken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.verifier.home_breaks import BREAKS as HOME_BREAKS
 from helpers.verifier.opinions import agrees
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
-from remat_compile.ir.schedule import Home, Schedule
+from remat_compile.ir.schedule import Compute, Home, Prefetch, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
@@ -164,7 +164,7 @@ def test_the_floor_does_not_hold_what_is_away() -> None:
 
 
 def test_what_is_on_the_host_before_the_first_step_counts() -> None:
-    """No step copies anything: the budget of the host breaks all the same, and who fills it is told."""
+    """No step copies anything, and the budget of the host breaks all the same."""
     text = HOMES.replace(", %a, %s)", ", %a)")
     text = re.sub(r"schedule @all [^}]*}", "schedule @all { on host %s; F1; F2; L; free %n; "
                   "B1; free %dy; free %a }", text)  # fmt: skip
@@ -186,6 +186,15 @@ def test_a_home_that_is_not_brought_has_a_way_out() -> None:
     assert isinstance(verdict, Refuted)
     for d in (*error.value.diagnostics, *verdict.diagnostics):
         assert d.hint == "put `prefetch %s` and `wait %s` before this step"
+
+
+def test_steps_are_numbered_with_the_homes_before_them() -> None:
+    program, plan = plan_of("all")
+    steps = [replace(step, span=None) for step in plan.steps if step != Prefetch("s")]
+    at = steps.index(Compute("B1"))
+    verdict = verify(program, replace(plan, steps=tuple(steps), span=None))
+    assert isinstance(verdict, Refuted)
+    assert any(f"B1 at step {at + 1} reads %s" in d.message for d in verdict.diagnostics)
 
 
 def test_the_gradients_on_the_host_are_named() -> None:

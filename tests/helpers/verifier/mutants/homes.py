@@ -1,4 +1,4 @@
-"""Lines that say what is on the host between two steps: about storage that a plan uses otherwise."""
+"""Lines `on host` about storage that a plan uses otherwise."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def never_landed(case: Case, kind: str) -> Iterator[Mutant]:
         if sort == "param_grad":
             edit = case.edit()
             edit.insert(Home(name), before=0)
-            edit.insert(Offload(name), before=None)
-            words = f"the host copy of %{name}"
-            yield case.mutant(kind, edit, "FB0862", words=words)
+            key = edit.insert(Offload(name), before=None)
+            words = f"the caller may read the host copy of %{name}"
+            yield case.mutant(kind, edit, "FB0862", key, words=words)
 
 
 @seeds("on host, of what cannot be there")
