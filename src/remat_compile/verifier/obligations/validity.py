@@ -213,8 +213,11 @@ class _ValidityEncoder:
                     self.clause("given", event, name, done, False)
             case Offload():
                 self.guard("offload.ok", alive, kind, flying, hosted)
-                self.caller("belongs", event, name)
-                self.clause("hosted", event, name, hosted, False)
+                if name in self.statements.homes:  # the host holds it, and gives it back never
+                    self.clause("belongs", event, name, "false", True)
+                else:
+                    self.caller("belongs", event, name)
+                    self.clause("hosted", event, name, hosted, False)
             case Prefetch():
                 aged = self.facts.now("aged", name)
                 self.guard("prefetch.ok", alive, flying, hosted, aged)
