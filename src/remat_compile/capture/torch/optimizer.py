@@ -11,13 +11,17 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
+from ...device.memory import measure_peak
 from ...ir.diagnostics import fail
+from ...ir.expr import Const
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
@@ -28,6 +32,9 @@ depends on nothing of another one."""
 
 HOST_NS_AN_ELEMENT = 1.5
 """Nanoseconds of an update on the host for each element, fused and on several threads."""
+
+_FEW, _MANY = 1 << 12, 1 << 16
+"""Elements of the parameters on which the bytes of an update are measured."""
 
 _OF_OBJECT = ("step", "param_groups", "state")
 
@@ -60,6 +67,7 @@ class OptimizerUpdates:
             fail("FB0541", message, hint="remove the hooks, or leave out optimizer=")
         self.optimizer = optimizer
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
+        self._temporary: dict[tuple[int, torch.dtype], tuple[float, float]] = {}
         names = {id(p): path for path, p in model.named_parameters()}
         self._of: dict[str, _Update] = {}
         for place, group in enumerate(optimizer.param_groups):
@@ -123,6 +131,7 @@ class OptimizerUpdates:
             cnode = CNode(name, "opt", tuple(a.name for a in new), call)
             host_ns = round(HOST_NS_AN_ELEMENT * update.parameter.numel()) + 1
             time_ns = self._measured_ns(update) if measured else None
+            cnode = replace(cnode, workspace=Const(self._workspace_bytes(update)))
             cnodes.append(replace(cnode, time_ns=time_ns, host_time_ns=host_ns))
             anodes += [*old[1:], *new]
             params.append(replace(param, grad=None))
@@ -172,6 +181,28 @@ class OptimizerUpdates:
         group = self.optimizer.param_groups[update.group]
         after = _step(self.optimizer, group, parameter, gradient, {**own, **states})
         own.update({key: value for key, value in after.items() if key not in states})
+
+    def _workspace_bytes(self, update: _Update) -> int:
+        """Bytes that an update allocates on the device: a line through those of two sizes."""
+        parameter = update.parameter
+        key = update.group, parameter.dtype
+        if key not in self._temporary:
+            group = self.optimizer.param_groups[update.group]
+
+            def peak(count: int) -> int:
+                like = torch.zeros(count, dtype=parameter.dtype, device=parameter.device)
+                gradient = torch.zeros_like(like)
+                state = _step(self.optimizer, group, like, gradient, {})
+                run = partial(_step, self.optimizer, group, like, gradient, state)
+                _, use = measure_peak(run, parameter.device)
+                return use.peak_bytes_over_entry
+
+            with plain_mode(parameter.device):
+                few, many = peak(_FEW), peak(_MANY)
+            each = (many - few) / (_MANY - _FEW)
+            self._temporary[key] = each, few - each * _FEW
+        each, fixed = self._temporary[key]
+        return ceil(each * parameter.numel() + fixed)
 
     def _measured_ns(self, update: _Update) -> int:
         """The least of three updates of tensors like these."""

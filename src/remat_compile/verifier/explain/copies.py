@@ -131,7 +131,11 @@ def _word(history: History, index: int) -> str:
 
 def _name(history: History, index: int) -> str:
     event = history.events[index]
-    return event.name if event.step.span is not None else f"{event.name} (step {history.first + index})"
+    return (
+        event.name
+        if event.step.span is not None
+        else f"{event.name} (step {history.first + index})"
+    )
 
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:
