@@ -131,11 +131,8 @@ def _word(history: History, index: int) -> str:
 
 def _name(history: History, index: int) -> str:
     event = history.events[index]
-    return (
-        event.name
-        if event.step.span is not None
-        else f"{event.name} (step {history.first + index})"
-    )
+    at = f" (step {history.first + index})" if event.step.span is None else ""
+    return event.name + at
 
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:
