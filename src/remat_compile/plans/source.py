@@ -189,10 +189,8 @@ def _from_factory(
             shape = f"a {type(made).__name__}"
             if isinstance(made, tuple):
                 shape = f"({', '.join(type(part).__name__ for part in made)})"
-            hint = (
-                "return (model, args) or (model, args, kwargs), where args is a tuple; an optimizer "
-                "may stand behind them"
-            )
+            hint = "return (model, args) or (model, args, kwargs), where args is a tuple"
+            hint += "; an optimizer may stand behind them"
             raise _usage("FB0706", f"{name}() in {file} returns {shape}", hint)
 
 
