@@ -36,25 +36,21 @@ def without_updates(program: Program) -> Program:
     updates = [c for c in graph.cnodes if c.is_update]
     made = {name for c in updates for name in c.results}
     gradients = {name for c in updates for name in gradients_of(graph, c)}
-    of = {graph.storage[c.call.refs()[0]]: c for c in updates}
+    params = {p.name for p in program.binding.params}
+    of: dict[str, str] = {}
+    for c in updates:
+        trained = (old for old, _ in c.takes_over if old in params)
+        of |= zip(trained, c.operands[len(c.results) :], strict=True)
     anodes = tuple(
         replace(a, kind="param_grad") if a.name in gradients and a.kind == "grad" else a
         for a in graph.anodes
         if a.name not in made and a.kind != "opt_state"
     )
     cnodes = tuple(c for c in graph.cnodes if not c.is_update)
-    params = tuple(
-        replace(p, grad=_gradient(of[p.name])) if p.name in of else p
-        for p in program.binding.params
-    )
-    binding = replace(program.binding, params=params)
+    bound = tuple(replace(p, grad=of.get(p.name, p.grad)) for p in program.binding.params)
+    binding = replace(program.binding, params=bound)
     graph = replace(graph, anodes=anodes, cnodes=cnodes)
     return replace(program, graph=graph, binding=binding, schedules=(), proven=())
-
-
-def _gradient(c: CNode) -> str:
-    """The name under which an update reads its gradient."""
-    return c.call.refs()[len(c.results)]
 
 
 def for_planners(program: Program) -> Program:

@@ -151,7 +151,7 @@ class HostCopies:
             _misused("update_on_host", name)
         values = {storage: self._host[storage].tensor() for storage in storages}
         instances = Instances(graph, self.env, values)
-        tensors = [instances[ref] for ref in c.call.refs()]
+        tensors = [instances[ref] for ref in c.operands]
         arrived = [flight for flight in self._landed if not isinstance(flight, Future)]
         self._landed = [flight for flight in self._landed if isinstance(flight, Future)]
         flight = self._updates.begin(name, tensors, lambda: [*map(self._engine.settle, arrived)])
