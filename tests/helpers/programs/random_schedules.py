@@ -83,7 +83,8 @@ class Run:
         results = c.results_at(n)
         ended = [old for old, _ in c.takes_over]
         if c.is_update and self.homes.issuperset(ended) and self.rng.random() < 0.5:
-            return self.update_on_host(c)
+            self.update_on_host(c)
+            return
         for name in (*results, *ended):
             self.wait(name)
         for name in ended:

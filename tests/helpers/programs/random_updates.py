@@ -41,7 +41,10 @@ def with_random_updates(rng: Random, program: Program) -> Program:
         anodes += [_renamed(anodes, old, new) for old, new in zip(olds, made, strict=True)]
         more = [rng.choice(news)] if news and rng.random() < 0.3 else []
         args = tuple(Ref(name) for name in (*olds, gradient, *more))
-        times = {"time_ns": rng.choice((None, 3, 2200)), "host_time_ns": rng.choice((None, 7, 9999))}
+        times = {
+            "time_ns": rng.choice((None, 3, 2200)),
+            "host_time_ns": rng.choice((None, 7, 9999)),
+        }
         call = Call("update", (*args, "torch.optim.AdamW", 0))
         cnodes.append(CNode(f"U{len(news)}", "opt", tuple(made), call, **times))
         news += made

@@ -2,7 +2,8 @@
 
 Both know a program only by the core's data and reads, and a schedule by its steps. What is
 run are *operations*: every step on the compute stream, every copy on the stream of its
-direction, and on a stream of its own an update on the host, as one for each storage. An operation uses bytes: `(side, aNode, instance)`, and whether it only reads.
+direction, and on a stream of its own an update on the host, as one for each storage. An
+operation uses bytes: `(side, aNode, instance)`, and whether it only reads.
 """
 
 from __future__ import annotations

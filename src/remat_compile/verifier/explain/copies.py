@@ -134,7 +134,11 @@ def _word(history: History, index: int) -> str:
 
 def _name(history: History, index: int) -> str:
     event = history.events[index]
-    return event.name if event.step.span is not None else f"{event.name} (step {history.first + index})"
+    return (
+        event.name
+        if event.step.span is not None
+        else f"{event.name} (step {history.first + index})"
+    )
 
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:
@@ -161,7 +165,8 @@ _TEXTS = {
     ),
     "unhosted": ("FB0852", "{here}: the host holds no copy of {name}", "remove this step"),
     "aged": (
-        "FB0853", "{here}: the host copy of {name} is of before its storage was written, so it is stale",
+        "FB0853",
+        "{here}: the host copy of {name} is of before its storage was written, so it is stale",
         "compute it again instead",
     ),
     "alive": ("FB0854", "{here}: {name} is alive on the device already", "remove this step"),
