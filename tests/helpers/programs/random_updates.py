@@ -14,8 +14,7 @@ from remat_compile.ir.semantics.simulate import simulate
 
 def with_random_updates(rng: Random, program: Program) -> Program:
     """Each parameter with a gradient is updated: from the gradient or a view of it, which the
-    caller gets too or not, with up to two states. At times two share an update, or one reads
-    what another made."""
+    caller gets too or not, with up to two states. At times it reads what another made."""
     graph, binding = program.graph, program.binding
     anodes, views, cnodes = list(graph.anodes), list(graph.views), list(graph.cnodes)
     of_kind = {a.name: a for a in anodes}
@@ -41,12 +40,10 @@ def with_random_updates(rng: Random, program: Program) -> Program:
         anodes += [_renamed(anodes, old, new) for old, new in zip(olds, made, strict=True)]
         more = [rng.choice(news)] if news and rng.random() < 0.3 else []
         args = tuple(Ref(name) for name in (*olds, gradient, *more))
-        times = {
-            "time_ns": rng.choice((None, 3, 2200)),
-            "host_time_ns": rng.choice((None, 7, 9999)),
-        }
         call = Call("update", (*args, "torch.optim.AdamW", 0))
-        cnodes.append(CNode(f"U{len(news)}", "opt", tuple(made), call, **times))
+        update = CNode(f"U{len(news)}", "opt", tuple(made), call)
+        times = rng.choice((None, 3, 2200)), rng.choice((None, 7, 9999))
+        cnodes.append(replace(update, time_ns=times[0], host_time_ns=times[1]))
         news += made
     graph = replace(graph, anodes=tuple(anodes), views=tuple(views), cnodes=tuple(cnodes))
     return replace(program, graph=graph, binding=replace(binding, params=tuple(params)))

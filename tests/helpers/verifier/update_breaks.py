@@ -190,10 +190,9 @@ def keep(rng: Random, program: Program, steps: list[Step]) -> bool:
 @breaks("updated given back")
 def lose(rng: Random, program: Program, steps: list[Step]) -> bool:
     _, c = rng.choice(_updates(program, steps))
-    _, name = rng.choice(c.takes_over)
+    old, name = rng.choice(c.takes_over)
     homes = {s.anode for s in steps if not isinstance(s, Compute) and s.word == "on host"}
-    away = dict(map(reversed, c.takes_over))[name] in homes  # type: ignore[arg-type]
-    steps.append(HostFree(name) if away else Free(name))
+    steps.append(HostFree(name) if old in homes else Free(name))
     return True
 
 
