@@ -9,35 +9,58 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ...ir.schedule import Direction
 from ...ir.semantics.link import Link, Transfer
 from .courses import Course, Stay, StepPlan
 from .instance import Option, StepInstance
 
+Key = tuple[str, int]
+"""What is copied: "weight", "states" or "grad" of a course, or "act" of a block, by its number."""
+
 _TURNS = 4
 """The last turn is measured: by then what one leaves to the next is what it found."""
 
-Key = tuple[str, int]
-"""What is copied: "weight", "states" or "grad" of a course, or "act" of a block, by its number."""
+
+
+Cause = tuple[int, str, Key]
+"""Why the device stood still: step, "d2h", "h2d" or "cpu", and what it waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Nanoseconds of a turn, when each of its steps begins, and what the device waited for."""
+
+    time_ns: int
+    starts_T: list[int]
+    stalls_ns: dict[Cause, int]
 
 
 def time_ns(instance: StepInstance, plan: StepPlan) -> int:
     """Nanoseconds of a turn in the steady state. Linear in steps and copies."""
+    return timing_of(instance, plan).time_ns
+
+
+def timing_of(instance: StepInstance, plan: StepPlan) -> Timing:
+    """The same, with where the time goes."""
     clock = _Clock(instance, plan)
-    begin = 0
+    begin, starts = 0, list[int]()
     for _ in range(_TURNS):
-        begin = clock.now
+        begin, starts = clock.now, []
+        clock.stalls_ns.clear()
         for t in range(instance.steps):
+            starts.append(clock.now - begin)
             clock.step(t)
-    return clock.now - begin
+    return Timing(clock.now - begin, starts, dict(clock.stalls_ns))
 
 
 class _Clock:
     def __init__(self, instance: StepInstance, plan: StepPlan):
         self.inst, self.plan = instance, plan
         self.link = Link(instance.target)
-        self.now = self.cpu_free = 0
+        self.now = self.cpu_free = self.t = 0
+        self.stalls_ns: dict[Cause, int] = defaultdict(int)
         self.flights: dict[tuple[Direction, Key], Transfer] = {}
         self.cpu_end: dict[int, int] = {}
         self.frees: dict[int, list[Key]] = defaultdict(list)
@@ -83,6 +106,7 @@ class _Clock:
 
     def step(self, t: int) -> None:
         """What stands before the computation of a step, it, and what it ends."""
+        self.t = t
         self._wait("d2h", self.frees[t])
         if t <= self.inst.blocks:
             self._wait("d2h", [("act", t - 1)])
@@ -92,7 +116,7 @@ class _Clock:
         late = [key for key in self.fetches[t] if key[0] == "weight" and key[1] in self.cpu_end]
         self._issue("h2d", [key for key in self.fetches[t] if key not in late])
         for key in sorted(late, key=lambda key: self.cpu_end[key[1]]):
-            self.now = max(self.now, self.cpu_end.pop(key[1]))
+            self._until(self.cpu_end.pop(key[1]), "cpu", key)
             self._issue("h2d", [key])
         if self.inst.blocks - 1 <= t < self.inst.steps - 1:
             i = self.inst.block(t + 1)
@@ -142,4 +166,9 @@ class _Clock:
     def _wait(self, direction: Direction, keys: Iterable[Key]) -> None:
         for key in keys:
             if (flight := self.flights.pop((direction, key), None)) is not None:
-                self.now = max(self.now, self.link.end_of(flight))
+                self._until(self.link.end_of(flight), direction, key)
+
+    def _until(self, end: int, why: str, key: Key) -> None:
+        if end > self.now:
+            self.stalls_ns[self.t, why, key] += end - self.now
+            self.now = end

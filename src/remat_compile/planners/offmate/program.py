@@ -34,7 +34,7 @@ bound for every plan that takes and gives back bytes between steps, however its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,12 +61,19 @@ class Fractions:
 
 class StepProgram:
     """The rows for an instance. `lag`: see above. `whole`: groups are moved as a whole. `priced`:
-    copies cost a little. Index legend: columns `x[kind][w][t]`."""
+    copies cost a little. `less_T`: bytes of the budget to leave in a step. Index legend: columns `x[kind][w][t]`."""
 
     def __init__(
-        self, instance: StepInstance, *, lag: bool = True, whole: bool = False, priced: bool = True
+        self,
+        instance: StepInstance,
+        *,
+        lag: bool = True,
+        whole: bool = False,
+        priced: bool = True,
+        less_T: Sequence[int] = (),
     ):
         self.instance, self.lag, self.whole = instance, lag, whole
+        self.less_T = less_T or [0] * instance.steps
         self.builder = MilpBuilder()
         self.steps = range(instance.steps)
         self.unit_ns = max(1.0, instance.unlimited_ns / instance.steps)
@@ -170,7 +177,7 @@ class StepProgram:
         unit = max(1, *(g.size_bytes for g in inst.groups), *inst.interface_T)
         if inst.target.memory_bytes is not None:
             for t in self.steps:
-                terms, fixed = [*self._moved(t), *self._activations(t)], self._fixed(t)
+                terms, fixed = [*self._moved(t), *self._activations(t)], self._fixed(t) + self.less_T[t]
                 room = (inst.memory_bytes - fixed) / unit
                 self.builder.row(merged(_times(terms, 1 / unit)), upper=room)
         if inst.target.host_bytes is not None:

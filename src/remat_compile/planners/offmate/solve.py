@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from time import monotonic
@@ -11,6 +11,7 @@ from ..solvers import MilpSolver
 from .clock import time_ns
 from .comparators import COMPARATORS, fits
 from .courses import StepPlan, bytes_T, faults
+from .improve import improved
 from .instance import StepInstance
 from .program import Fractions, StepProgram
 from .rounding import rounded
@@ -18,6 +19,7 @@ from .rounding import rounded
 _REPAIRS = 4
 _MOST_COLUMNS = 4_000
 """Larger programs are solved with the options that their relaxation gives, not by branching."""
+_SMALL_S = 20.0
 _NEAR = 1e-6
 _IPM: dict[str, object] = {"solver": "ipm"}
 
@@ -47,15 +49,16 @@ def plan_step(
     for name, comparator in COMPARATORS.items():
         if (plan := comparator(instance)) is not None:
             takes = time_ns(instance, plan)
-            best = min(best or (takes, name, plan), (takes, name, plan), key=lambda item: item[0])
+            if best is None or takes < best[0]:
+                best = takes, name, plan
     bound = lower_bound_ns(instance, solver, time_limit_s / 3)
     program_ns: int | None = None
     for fractions, plan in _rounded_plans(instance, solver, deadline):
-        takes = time_ns(instance, plan)
+        plan, timing = improved(instance, plan, deadline)
         if program_ns is None or fractions.time_ns < program_ns:
             program_ns = round(fractions.time_ns)
-        if best is None or takes < best[0]:
-            best = takes, "program", plan
+        if best is None or timing.time_ns < best[0]:
+            best = timing.time_ns, "program", plan
     if best is None:
         return StepAnswer(None, 0, bound, program_ns, "")
     return StepAnswer(best[2], best[0], bound, program_ns, best[1])
@@ -73,32 +76,37 @@ def _rounded_plans(
 ) -> Iterator[tuple[Fractions, StepPlan]]:
     """Plans for whole tensors that fit: of the program, and with less memory for it as long as
     whole tensors need more."""
-    memory = instance.memory_bytes
+    less_T = [0] * instance.steps
     for _ in range(_REPAIRS):
-        limited = instance if memory == instance.memory_bytes else instance.under(memory)
-        over = 0
-        for fractions in best_fractions(limited, solver, deadline):
+        over = False
+        for fractions in best_fractions(instance, solver, deadline, less_T):
             plan = rounded(instance, fractions)
             assert not faults(instance, plan), faults(instance, plan)
             if fits(instance, plan):
                 yield fractions, plan
-            over = max(over, max(bytes_T(instance, plan)) - instance.memory_bytes)
-        if over <= 0 or monotonic() > deadline:
+                continue
+            over = True
+            for t, size in enumerate(bytes_T(instance, plan)):
+                less_T[t] += max(0, size - instance.memory_bytes)
+        if not over or monotonic() > deadline:
             return
-        memory -= over
 
 
 def best_fractions(
-    instance: StepInstance, solver: MilpSolver, deadline: float
+    instance: StepInstance, solver: MilpSolver, deadline: float, less_T: Sequence[int] = ()
 ) -> Iterator[Fractions]:
-    """Points of the program: the optimum where it is small; else the optimum for the options that
+    """Points of the program: the optimum where it is small, and that for whole groups; else the optimum for the options that
     its relaxation leans to, and for those of them that need no more memory."""
-    program = StepProgram(instance)
+    program = StepProgram(instance, less_T=less_T)
     milp = program.build()
     if milp.columns <= _MOST_COLUMNS:
-        answer = solver.solve(milp, deadline - monotonic(), options={"mip_rel_gap": 1e-3})
-        if answer.point is not None:
-            yield program.fractions(answer.point)
+        exact = StepProgram(instance, less_T=less_T, whole=True)
+        for rows in (program, exact):
+            solved = solver.solve(
+                rows.build(), _SMALL_S, options={"mip_rel_gap": 1e-3}
+            )
+            if solved.point is not None:
+                yield rows.fractions(solved.point)
         return
     answer = solver.solve(milp.relaxed(), deadline - monotonic(), options=_IPM)
     if answer.point is None:

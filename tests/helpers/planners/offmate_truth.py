@@ -1,0 +1,90 @@
+"""The truth about small steps of `planners/offmate`: every plan for whole tensors, tried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import combinations, product
+
+from remat_compile.ir.program import Target
+from remat_compile.planners.offmate.clock import time_ns
+from remat_compile.planners.offmate.comparators import fits
+from remat_compile.planners.offmate.courses import Course, Stay, StepPlan, faults, gap_after
+from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
+
+
+def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int) -> StepInstance:
+    """A step of a few blocks, one tensor each; bytes and nanoseconds of two digits."""
+    rng = random.Random(seed)
+
+    def block(i: int) -> tuple[Option, ...]:
+        time, act = rng.randint(20, 60), rng.randint(10, 40)
+        keep = Option("keep", time, 2 * time, act, act, act + 5)
+        again = Option("recompute", time, 3 * time, 0, 8, act + 5)
+        sent = Option("offload", time, 2 * time, 0, act, act + 5, ((time // 2, act),))
+        last = i >= blocks - 2
+        return (keep, again, sent)[: min(options, 2 if last else 3)]
+
+    sizes = [rng.randint(20, 60) for _ in range(blocks)]
+    groups = tuple(Group((Tensor(f"w{i}", n, n),), (i,)) for i, n in enumerate(sizes))
+    interface = tuple(5 * (min(i, 2 * blocks - 1 - i) + 1) for i in range(2 * blocks))
+    target = Target(d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9)
+    rates = Rates(4e9, rng.choice([0.3e9, 1e9, 3e9]), states)
+    rows = tuple(block(i) for i in range(blocks))
+    return StepInstance(rows, groups, interface, target, rates, cpu_updates=cpu)
+
+
+def stays(instance: StepInstance, steps: list[list[int]], last: int, *, free: bool) -> Iterator[Stay]:
+    """All stays with at most one absence in each of the gaps; `free`: the host has a copy."""
+    count = instance.steps
+
+    def ways(gap: list[int]) -> list[tuple[frozenset[int], frozenset[int]]]:
+        there: list[tuple[frozenset[int], frozenset[int]]] = [(frozenset(), frozenset())]
+        for begin, end in combinations(range(len(gap)), 2):
+            there.append((frozenset(gap[begin:end]), frozenset({gap[end]})))
+        return there
+
+    for chosen in product(*map(ways, steps)):
+        absent = frozenset().union(*(a for a, _ in chosen))
+        fetched = frozenset().union(*(f for _, f in chosen))
+        if free or not absent:
+            yield Stay(absent, fetched)
+            continue
+        first = min((t - last) % count for t in absent)
+        for n in range(first):
+            yield Stay(absent, fetched, (last + n) % count)
+
+
+def courses(instance: StepInstance, w: int) -> Iterator[Course]:
+    group = instance.groups[w]
+    (tensor,) = group.tensors
+    last, count = group.last_grad(instance.blocks), instance.steps
+    between = list(group.between(instance.blocks))
+    gaps = [gap_after(group, instance.blocks, use) for use in group.uses(instance.blocks)]
+    turn = [(last + n) % count for n in range(1, count)]
+    for weight in stays(instance, gaps, last, free=False):
+        pages = stays(instance, [turn], last, free=False) if instance.rates.states else [Stay()]
+        for states in pages:
+            yield Course(w, tensor, weight, states)
+    if not instance.cpu_updates:
+        return
+    for sent, updated, back in combinations([last, *between], 3):
+        absent = set(between[: between.index(back)])
+        others = [gap for gap in gaps if not set(gap) & set(between)]
+        for stay in stays(instance, others, last, free=True):
+            weight = Stay(stay.absent | absent, stay.fetched | {back})
+            yield Course(w, tensor, weight, grad_sent=sent, updated=updated)
+
+
+def least_time_ns(instance: StepInstance) -> int | None:
+    """The least time of all plans for whole tensors; None where none fits."""
+    best: int | None = None
+    every = [list(courses(instance, w)) for w in range(len(instance.groups))]
+    for options in product(*(range(len(some)) for some in instance.options_L)):
+        for chosen in product(*every):
+            plan = StepPlan(options, chosen)
+            assert not faults(instance, plan), faults(instance, plan)
+            if fits(instance, plan):
+                takes = time_ns(instance, plan)
+                best = takes if best is None else min(best, takes)
+    return best
