@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +21,7 @@ from remat_compile.ir.schedule import (
     Compute,
     ElementaryStep,
     Free,
+    Home,
     Schedule,
     StorageStep,
 )
@@ -39,21 +41,23 @@ PLAN = """fbir 1
 target "t" { granularity 8 d2h 1GB/s h2d 500MB/s }
 graph @g {
   %x : input u8[16] bytes 16
+  %w : param u8[40] bytes 40
   %a : act u8[100] bytes 100
   %y : output u8[4] bytes 4
   %dy : tangent u8[4] bytes 4
   %gx : output u8[16] bytes 16
-  F1: fwd %a = ns.f(%x) time 10ns
+  F1: fwd %a = ns.f(%x, %w) time 10ns
   F2: fwd %y = ns.g(%a) time 30ns
   L: loss %dy = loss(%y)
   B1: bwd %gx = ns.df(%dy, %a) time 40ns
 }
 bind {
   arg "x" = %x grad %gx
+  param "w" = %w
   result %y tangent %dy
 }
 schedule @plan {
-  F1; offload %a; F2; wait %a; free %a; L
+  on host %w; prefetch %w; wait %w; F1; free %w; offload %a; F2; wait %a; free %a; L
   prefetch %a; wait %a; hostfree %a; B1; free %a; free %dy
 }
 """
@@ -76,7 +80,8 @@ def test_each_kind_is_declared_once_and_does_something() -> None:
     assert len(KINDS) == len(get_args(StorageStep))
     for kind in KINDS.values():
         assert kind.__doc__
-        assert kind.copies is not None or kind.waits or kind.gives_back is not None
+        does = kind.copies is not None or kind.waits or kind.gives_back is not None
+        assert does or kind is Home
 
 
 def test_elementary_steps_are_their_own_parts() -> None:
@@ -88,9 +93,9 @@ def test_elementary_steps_are_their_own_parts() -> None:
 
 def test_the_grammar_has_the_words() -> None:
     grammar = Path(remat_compile.ir.text.__file__).with_name("fbir.lark").read_text("utf-8")
-    match = re.search(r"^ON_STORAGE\.2: /\(\?:([a-z|]+)\)", grammar, re.MULTILINE)
+    match = re.search(r"^ON_STORAGE\.2: /\(\?:(.+)\)\(", grammar, re.MULTILINE)
     assert match is not None
-    assert match[1].split("|") == list(KINDS)
+    assert match[1].replace(r"[ \t]+", " ").split("|") == list(KINDS)
     assert set(KINDS) <= RESERVED_STEPS
     explained = (ROOT / "spec" / "grammar.md").read_text("utf-8")
     assert all(f"`{word}`" in explained for word in RESERVED_STEPS)
@@ -101,7 +106,9 @@ def test_both_readers_read_what_the_printer_writes(alone: bool) -> None:
     program, schedule = planned()
     again = read_syntax(format_program(program), by_grammar_alone=alone)
     assert again == program
-    words = [format_step(step).split()[0] for step in schedule.steps if hasattr(step, "anode")]
+    words = [
+        format_step(step).rpartition(" ")[0] for step in schedule.steps if hasattr(step, "anode")
+    ]
     assert set(words) == set(KINDS)
 
 
@@ -114,7 +121,9 @@ def test_an_unknown_storage_is_refused(word: str) -> None:
 
 def test_a_schedule_and_its_elementary_one_take_the_same() -> None:
     program, schedule = planned()
-    whole, parts = simulate(program, schedule), simulate(program, schedule.elementary)
+    homes = tuple(step for step in schedule.steps if isinstance(step, Home))
+    parts_alone = replace(schedule, steps=(*homes, *schedule.elementary.steps))
+    whole, parts = simulate(program, schedule), simulate(program, parts_alone)
     assert whole.peak_bytes == parts.peak_bytes
     assert whole.host_peak_bytes == parts.host_peak_bytes
     assert whole.time_ns == parts.time_ns
@@ -143,6 +152,8 @@ def test_backends_express_each_kind_or_refuse_it() -> None:
     assert [now.step for now in numbered(program.graph, steps)] == list(steps)
     body = FunctionBody(program, Expressions(program), Progress({}))
     body.steps(step for step in steps if not isinstance(step, Compute))
-    said = re.findall(r"copies\.(\w+)\('a'", body.text().replace('"', "'"))
+    said = re.findall(r"copies\.(\w+)\('[aw]'", body.text().replace('"', "'"))
     assert said == [s.word for s in steps if not isinstance(s, Compute | Free)]
-    assert host_layout(program, schedule).size_bytes == simulate(program, schedule).host_peak_bytes
+    trace = simulate(program, schedule)
+    at_home = sum(trace.anode_bytes[name] for name in schedule.homes)
+    assert host_layout(program, schedule).size_bytes + at_home == trace.host_peak_bytes

@@ -28,6 +28,7 @@ ANodeKind = Literal[
     "pending",
     "rng",
     "opt_state",
+    "updated",
 ]
 ANODE_KINDS: tuple[str, ...] = get_args(ANodeKind)
 
@@ -45,6 +46,9 @@ LOSS_OP = "loss"
 
 ACCUMULATE_OP = "accumulate"
 """The operator name of `%g2 = accumulate %g1 += %c`."""
+
+UPDATE_OP = "update"
+"""The operator name of `%w2, %m2 = update(%w, %m, %dw)`: one step of an optimizer."""
 
 FUSED_OP = "fused"
 """The operator name of a region of calls that runs as one kernel."""
@@ -192,7 +196,9 @@ class CNode:
 
     `writes` holds an aNode name or None (`_`, an unused result: the bytes of such
     results count as workspace) per result. For `accumulate`, `call.args` is
-    `(Ref(g1), Ref(c))` and `writes` is `(g2,)`: g1 ends and its storage is named g2.
+    `(Ref(g1), Ref(c))` and `writes` is `(g2,)`: g1 ends and its storage is named g2. The results of
+    an `update` take over the storages of as many first arguments in the same way. `host_time_ns` is
+    the time of an update on the host.
     `token` names the rng aNode of a random operator. `of` names the forward cNodes
     that a backward one belongs to. Time is None until a cost source has filled it.
     """
@@ -206,6 +212,7 @@ class CNode:
     of: tuple[str, ...] = ()
     workspace: Expr = _NOTHING
     time_ns: int | None = None
+    host_time_ns: int | None = None
     loc: Loc | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
 
@@ -216,6 +223,17 @@ class CNode:
     @property
     def is_accumulate(self) -> bool:
         return self.call.op == ACCUMULATE_OP
+
+    @property
+    def is_update(self) -> bool:
+        return self.call.op == UPDATE_OP
+
+    @property
+    def takes_over(self) -> tuple[tuple[str, str], ...]:
+        """Each argument whose storage goes on as a result, with that result."""
+        if not self.is_accumulate and not self.is_update:
+            return ()
+        return tuple(zip(self.call.refs(), self.results, strict=False))
 
     @property
     def is_fused(self) -> bool:

@@ -22,10 +22,12 @@ Direction = Literal["d2h", "h2d"]
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run a cNode. With `nosave` the phantoms it writes are freed at once after it."""
+    """Run a cNode. With `nosave` the phantoms it writes are freed at once after it. An update may
+    run `on_host`, on the host copies of what it reads, until the `wait` for each of them."""
 
     cnode: str
     nosave: bool = False
+    on_host: bool = False
     span: Span | None = field(default=None, compare=False, repr=False)
 
 
@@ -35,6 +37,7 @@ class _OnStorage:
 
     It issues a `copies`, which takes bytes where it goes to; then it `waits` for the copy in
     flight; then it gives bytes back on the side `gives_back`. Each is done or not (`None`).
+    A step that does none of these says where the storage is before the first step.
     """
 
     word: ClassVar[str]
@@ -97,13 +100,20 @@ class HostFree(_OnStorage):
     gives_back = "host"
 
 
+@dataclass(frozen=True, slots=True)
+class Home(_OnStorage):
+    """Storage of the caller is on the host between two steps. Stands before what is done."""
+
+    word = "on host"
+
+
 CopyStep = Offload | Prefetch | Wait | HostFree
 """Steps of the asynchronous copies between device and host."""
 
 ElementaryStep = Free | Offload | Prefetch | Wait | HostFree
 """Steps about storage that do one thing."""
 
-StorageStep = Free | CopyStep
+StorageStep = Free | CopyStep | Home
 
 Step = Compute | StorageStep
 
@@ -121,9 +131,14 @@ class Schedule:
     span: Span | None = field(default=None, compare=False, repr=False)
 
     @property
+    def homes(self) -> frozenset[str]:
+        """The storages that are on the host between two steps."""
+        return frozenset(step.anode for step in self.steps if isinstance(step, Home))
+
+    @property
     def elementary(self) -> Schedule:
         """The same with every step about storage in its parts; for who knows those only."""
-        parts = ((s,) if isinstance(s, Compute) else s.parts() for s in self.steps)
+        parts = ((s,) if isinstance(s, Compute | Home) else s.parts() for s in self.steps)
         return replace(self, steps=tuple(chain.from_iterable(parts)))
 
     @property

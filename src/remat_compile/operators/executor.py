@@ -20,7 +20,7 @@ from ..device.devices import get_rng_state
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
-from ..ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ..ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ..ir.semantics.simulate import simulate
 from .aten import from_torch_dtype, to_torch, torch_dtype
 from .callable import check_operators
@@ -144,8 +144,14 @@ def execute(
                     run.instances.put(name, run.host[name].clone())
                 case HostFree(name):
                     del run.host[name]
+                case Home(name):
+                    if name in run.instances:
+                        run.host[name] = run.instances[name]
+                        run.instances.drop(name)
                 case Wait():  # nothing is asynchronous here
                     pass
+        for name, tensor in run.host.items():  # at home there
+            run.instances.put(name, tensor)
         return run.finish()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..ir.expr import Const
-from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, ANode
+from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, UPDATE_OP, ANode
 from ..ir.program import Program
 from ..ir.schedule import Compute, Schedule
 from ..operators import effects
@@ -41,6 +41,7 @@ def assumptions(
         *_libraries(program),
         *_replay_forms(program, schedule),
         *_regions(program),
+        *_updates(program),
         *_gradients(program),
         *_costs(program),
         *_loss(program),
@@ -61,7 +62,9 @@ def _libraries(program: Program) -> Iterator[Assumption]:
         calls += (*c.call.parts(), *([] if c.replay is None else [c.replay.call]))
     names = dict.fromkeys(call.op for call in calls)
     unknown = [name for name in names if (own := effects(name)) is None or "m" in own.flags]
-    unknown = [name for name in unknown if name not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP)]
+    unknown = [
+        name for name in unknown if name not in (LOSS_OP, ACCUMULATE_OP, UPDATE_OP, FUSED_OP)
+    ]
     if unknown:
         text = f"operators not in the table ({_some(unknown)}) write nothing, draw by a token only"
         yield Assumption("libraries", text)
@@ -93,6 +96,15 @@ def _regions(program: Program) -> Iterator[Assumption]:
         shown = "1 fused cNode" if len(regions) == 1 else f"{len(regions)} fused cNodes"
         text = f"{shown} of {calls} calls: equal values, bits may differ by rounding inside"
         yield Assumption("fused", text)
+
+
+def _updates(program: Program) -> Iterator[Assumption]:
+    """Steps of an optimizer: they write what they take over, and nothing else."""
+    updates = sum(c.call.op == UPDATE_OP for c in program.graph.cnodes)
+    if updates:
+        shown = "1 update" if updates == 1 else f"{updates} updates"
+        text = f"{shown}: new contents come of what is named and of the optimizer's numbers alone; "
+        yield Assumption("updates", text + "temporaries on the host are not counted")
 
 
 def _costs(program: Program) -> Iterator[Assumption]:

@@ -41,7 +41,7 @@ def certificate_sha256(program: Program, schedule: Schedule) -> str:
     digest = hashlib.sha256("\n".join(lines).encode())
     for step in schedule.steps:  # one after the other: a plan may have millions
         if isinstance(step, Compute):
-            line = f"\ncompute {step.cnode}{' nosave' if step.nosave else ''}"
+            line = f"\ncompute {step.cnode}{' nosave' * step.nosave}{' on host' * step.on_host}"
         else:
             line = f"\n{step.word} {step.anode}"
         digest.update(line.encode())

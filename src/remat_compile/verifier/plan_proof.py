@@ -24,7 +24,7 @@ from .obligations.memory_ranges import Everywhere, Somewhere, check_sizes, prove
 from .obligations.races import Racing, prove_races
 from .obligations.validity import Broken, prove_validity
 from .obligations.values import WrongValues, prove_values
-from .read.events import Event, unfold
+from .read.events import Event, read_homes, unfold
 from .read.sizes import Amounts, Sizes, measure, read_amounts
 from .read.statements import Statements, read_statements
 from .smt import NoModel, OutOfTime
@@ -254,6 +254,8 @@ def read_proof(
 ) -> PlanProof | Refuted:
     """The plan as the proof sees it; refuted where its steps cannot be read from scratch."""
     statements = read_statements(program)
+    if isinstance(statements, Statements):
+        statements = read_homes(statements, schedule)
     if not isinstance(statements, Statements):
         return Refuted(statements)
     events = unfold(statements, schedule)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
 from ...ir.program import Program
-from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Step, Wait
+from ...ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .values import (
     ANodeInstance,
     Items,
@@ -72,10 +72,12 @@ class AbstractMachine:
         self.at = 0
         self.draws = 0
         self.runs: Counter[str] = Counter()
-        self.live: dict[str, ANodeInstance | RandomState] = {
+        held: dict[str, ANodeInstance | RandomState] = {
             a.name: ANodeInstance(a.name, 0) for a in self.graph.anodes if a.kind in CALLER_KINDS
         }
-        self.host: dict[str, ANodeInstance | RandomState] = {}
+        homes = schedule.homes
+        self.live = {name: value for name, value in held.items() if name not in homes}
+        self.host = {name: value for name, value in held.items() if name in homes}
         self.flying: dict[str, None] = {}
         self.changes: list[tuple[ANodeInstance | RandomState, bool]] = []
         self._replayed = {
@@ -109,6 +111,8 @@ class AbstractMachine:
                     if name not in self.live:
                         raise Dead(name)
                     self._leave(name)
+                    self.at += 1
+                case Home():
                     self.at += 1
                 case HostFree() | Wait() if not self.says_waits:
                     self.end_copy(step)

@@ -102,7 +102,7 @@ def compiled_step(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         ticket = () if graphs is None else (TICKET,)
-        return borders(lowered, joint, interface, (*saved, *keys, *ticket))
+        return borders(lowered, joint, interface, (*saved, *keys, *ticket), schedule.homes)
 
     moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
     is_fixed = bool(compiled) or recorder is not None
@@ -125,6 +125,7 @@ def compiled_step(
             tangents=tangents,
             with_copies=copies is not None,
         )
+    copies_at = len(program.symbols) + len(saved)
     run_one, run_other = (
         (forward, backward) if graphs is None else (graphs.forward, graphs.backward)
     )
@@ -142,7 +143,12 @@ def compiled_step(
         args[first:] = flight.layouts.fit(args[first:], flight.unused.missing)
         if compiled:
             _resolve(args, first)
-        return flight.unused.leave_out(run_other(args, constants))
+        call = args[copies_at]
+        made = run_other(args, constants)
+        if copies is not None and schedule.homes:
+            at_home = copies.gradients(call, interface.grads)
+            made = [at_home.get(at, gradient) for at, gradient in enumerate(made)]
+        return flight.unused.leave_out(made)
 
     def run_forward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         if compiled:
@@ -156,7 +162,7 @@ def compiled_step(
     if copies is not None:
         boxed = (
             _begins(boxed[0], copies, len(interface.outputs) + len(saved)),
-            _ends(boxed[1], copies, len(program.symbols) + len(saved)),
+            _ends(boxed[1], copies, copies_at),
         )
     for function in boxed:
         function._boxed_call = True  # type: ignore[attr-defined]

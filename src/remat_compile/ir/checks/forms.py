@@ -68,6 +68,8 @@ def check_forms(graph: Graph, names: Names, points: Points, findings: Findings) 
     for c in graph.cnodes:
         if c.is_accumulate:
             _accumulate(c, names, points, findings)
+        if c.is_update or c.phase == "opt":
+            _update(c, names, points, findings)
         if c.token is not None:
             _token(c, c.token, names, findings)
         if c.replay is not None:
@@ -85,13 +87,44 @@ def _accumulate(c: CNode, names: Names, points: Points, findings: Findings) -> N
     if c.phase != "bwd" or c.token is not None or c.replay is not None:
         message = f"{c.name} has a phase, a token or a replay form that an accumulation cannot have"
         findings.add("FB0210", message, c.span, hint=hint)
-    first, last, addend = names.anode.get(ended), names.anode.get(named), names.storage(added)
+    first, addend = names.anode.get(ended), names.storage(added)
     if ended in names.view or (first is not None and first.kind != "grad"):
         what = "a view" if first is None else f"of kind {first.kind}"
         findings.add("FB0210", f"{c.name} ends %{ended}, which is {what}", c.span, word=f"%{ended}",
                   hint="only a whole aNode of kind grad can go on under another name")  # fmt: skip
     if addend is not None and addend.name == ended:
         findings.add("FB0210", f"{c.name} adds %{ended} to itself", c.span)
+    _same_size(c, ended, named, names, points, findings)
+
+
+def _update(c: CNode, names: Names, points: Points, findings: Findings) -> None:
+    hint = (
+        "the form is `U: opt %w2, %m2 = update(%w, %m, %dw)`: parameters and optimizer states "
+        "first, each once, with a result of kind updated for each"
+    )
+    plain = c.token is None and c.replay is None and None not in c.writes and c.writes
+    firsts = tuple(arg.name for arg in c.call.args[: len(c.writes)] if isinstance(arg, Ref))
+    if not (c.is_update and c.phase == "opt" and plain and len(firsts) == len(c.writes)):
+        findings.add("FB0226", f"{c.name} of phase {c.phase} is no update", c.span, hint=hint)
+        return
+    if c.call.refs()[: len(firsts)] != firsts:
+        findings.add("FB0226", f"{c.name} updates a storage twice", c.span, hint=hint)
+    for ended, named in c.takes_over:
+        first, last = names.anode.get(ended), names.anode.get(named)
+        if first is None or first.kind not in ("param", "opt_state"):
+            what = "no whole aNode" if first is None else f"of kind {first.kind}"
+            findings.add("FB0226", f"{c.name} updates %{ended}, which is {what}", c.span,
+                      word=f"%{ended}", hint=hint)  # fmt: skip
+        elif last is not None and last.kind != "updated":
+            message = f"{c.name} writes %{named} of kind {last.kind}"
+            findings.add("FB0226", message, c.span, word=f"%{named}", hint=hint)
+        _same_size(c, ended, named, names, points, findings)
+
+
+def _same_size(
+    c: CNode, ended: str, named: str, names: Names, points: Points, findings: Findings
+) -> None:
+    first, last = names.anode.get(ended), names.anode.get(named)
     if first is not None and last is not None and not points.equal(first.size, last.size):
         notes = (Note(f"%{ended} is declared here", first.span),
                  Note(f"%{named} is declared here", last.span))  # fmt: skip

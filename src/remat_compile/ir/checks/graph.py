@@ -16,6 +16,7 @@ WRITER_PHASES: dict[str, tuple[str, ...]] = {
     "grad": ("bwd",),
     "param_grad": ("bwd",),
     "output": ("fwd", "loss", "bwd"),
+    "updated": ("opt",),
 }
 """Which phases may write a kind of aNode. `rng` is written as a token only. A tangent that
 the caller keeps to the end of the step is an `output` of the loss."""
@@ -151,8 +152,7 @@ def _order(graph: Graph, names: Names, findings: Findings) -> None:
         _writes(c, names, findings)
         _belongs(c, names, findings)
         written.update(c.results)
-        if c.is_accumulate and c.call.refs():
-            ended[c.call.refs()[0]] = c
+        ended.update((old, c) for old, _ in c.takes_over)
 
 
 def _reads(
@@ -182,7 +182,8 @@ def _reads(
                       word=word)  # fmt: skip
         elif a.name in ended:
             note = Note(f"{ended[a.name].name} ends it", ended[a.name].span)
-            message = f"{c.name} reads %{name} after an accumulate has ended %{a.name}"
+            word_of = ended[a.name].call.op
+            message = f"{c.name} reads %{name} after an {word_of} has ended %{a.name}"
             findings.add("FB0210", message, c.span, note, word=word)
         if a.kind == "phantom" and c.phase == "fwd":
             message = f"{c.name} of the forward reads the phantom %{a.name}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from ..diagnostics import Note
+from ..graph import CNode
 from ..program import Target
-from ..schedule import Direction, Schedule, StorageStep
+from ..schedule import Compute, Direction, Schedule, StorageStep
 from ..span import Span
 from .link import Link, Transfer
 
@@ -34,7 +36,7 @@ class _Flight:
     """A copy that nobody has waited for yet; `word` spells the step that issued it."""
 
     word: str
-    direction: Direction
+    direction: Direction | Literal["cpu"]
     issued: int
     transfer: Transfer
     span: Span | None
@@ -52,6 +54,7 @@ class Copies:
         """The time of the compute stream."""
         self._link = Link(target)
         self._issue_ns = target.copy_issue_ns
+        self._cpu_ns = 0
         self.host: dict[str, None] = {}
         self.host_bytes = 0
         self.done: list[Copy] = []
@@ -59,12 +62,19 @@ class Copies:
         self._flights: dict[str, _Flight] = {}
         self._gone: dict[str, Note] = {}
         self._forgiven: set[str] = set()
+        self._homes: frozenset[str] = frozenset()
         self._report = report
+
+    def begin(self, homes: Iterable[str], bytes_beside: int) -> None:
+        """The host holds `homes` before the first step, and `bytes_beside` during all of it."""
+        self._homes = frozenset(homes)
+        self.host = dict.fromkeys(self._homes)
+        self.host_bytes = bytes_beside + sum(self.sizes[name] for name in self.host)
 
     def arriving(self, name: str) -> Note | None:
         """Where the prefetch of `name` was issued that nobody has waited for."""
         flight = self._flights.get(name)
-        if flight is None or flight.direction == "d2h":
+        if flight is None or flight.direction != "h2d":
             return None
         return _issued(flight)
 
@@ -77,6 +87,41 @@ class Copies:
         hint = f"put `wait %{name}` before it"
         self._report("FB0314", message, span, (_issued(flight),), hint)
         return False
+
+    def leave_home(self, name: str) -> None:
+        """The storage goes on under another name, whose home is there from now on."""
+        self._homes -= {name}
+
+    def update(self, index: int, c: CNode, reads: Iterable[str], step: Compute) -> None:
+        """An update on the host, beside the compute stream and the link. What it reads and writes
+        is in flight until its waits."""
+        self._cpu_ns = max(self.now_ns, self._cpu_ns) + (c.host_time_ns or 0)
+        flight = _Flight("update", "cpu", index, Transfer(0, 0, -1, self._cpu_ns), step.span)
+        who, old = f"{c.name} on host reads", dict(c.takes_over)
+        for name in reads:
+            if not self.may_issue(name, who, step.span):
+                continue
+            if name not in self.host:
+                message = f"{who} %{name}, of which the host holds no copy"
+                hint = f"put `offload %{name}` and `wait %{name}` before it"
+                self._report("FB0315", message, step.span, (), hint)
+            elif name in self._stale:
+                message = f"{who} %{name}, whose host copy is stale"
+                self._report("FB0317", message, step.span, (self._stale[name],))
+            if name not in old:
+                self._flights[name] = flight
+            elif name in self.host:
+                del self.host[name]
+                self._gone[name] = Note(f"{c.name} ended it on the host here", step.span)
+                self.host_bytes -= self.sizes[name]
+        for name in old.values():
+            if name in self.host:
+                message = f"{c.name} on host makes %{name}, of which the host holds a copy already"
+                self._report("FB0321", message, step.span, (), f"put `hostfree %{name}` before it")
+            elif self.may_issue(name, f"{c.name} on host makes", step.span):
+                self.host[name] = None
+                self.host_bytes += self.sizes[name]
+                self._flights[name] = flight
 
     def may_issue(self, name: str, what: str, span: Span | None) -> bool:
         """True if no copy of `name` is in flight; if one is, the second wait is forgiven."""
@@ -115,13 +160,17 @@ class Copies:
         stall = max(0, end_ns - self.now_ns)
         self.now_ns += stall
         times = flight.transfer.start_ns, end_ns, stall
-        self.done.append(Copy(name, flight.direction, flight.issued, index, *times))
+        if flight.direction != "cpu":
+            self.done.append(Copy(name, flight.direction, flight.issued, index, *times))
 
     def give_back(self, step: StorageStep) -> None:
         """The bytes of a host copy."""
         name = step.anode
         self.at_rest(name, f"{step.word} of", step.span)
-        if self._on_host(step):
+        if name in self._homes:
+            message = f"{step.word} of %{name}, which is the caller's and has its home there"
+            self._report("FB0312", message, step.span, (), "remove this step")
+        elif self._on_host(step):
             del self.host[name]
             self._stale.pop(name, None)
             self.host_bytes -= self.sizes[name]
@@ -142,15 +191,21 @@ class Copies:
         if name in self.host:
             self._stale[name] = note
 
-    def check_end(self, names: Iterable[str], schedule: Schedule) -> None:
-        """Checks that no copy is in flight and that the host is empty."""
+    def check_end(
+        self, names: Iterable[str], schedule: Schedule, homes: Collection[str] = ()
+    ) -> None:
+        """Checks that no copy is in flight, and that on the host is what has its home there."""
         for name in names:
             if name in self._flights:
                 message = f"a copy of %{name} is in flight at the end of schedule @{schedule.name}"
                 hint = f"add `wait %{name}`"
                 notes = (_issued(self._flights[name]),)
                 self._report("FB0320", message, schedule.span, notes, hint)
-            if name in self.host:
+            if name in homes and name not in self.host:
+                message = f"%{name} is not on the host at the end of @{schedule.name}"
+                hint = f"add `offload %{name}` and `wait %{name}` after its writer"
+                self._report("FB0328", message, schedule.span, (), hint)
+            if name in self.host and name not in homes:
                 message = f"the host copy of %{name} is left at the end of @{schedule.name}"
                 hint = f"add `hostfree %{name}` after its last prefetch"
                 self._report("FB0319", message, schedule.span, (), hint)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ..diagnostics import Diagnostic, Note
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
-from ..schedule import Compute, Direction, Schedule, Step, StorageStep
+from ..schedule import Compute, Direction, Home, Schedule, Step, StorageStep
 from ..span import Span
 from .copies import Copies
-from .sizes import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
+from .sizes import HOMES, KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes, existing_grads
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,25 @@ class Machine:
         for step in steps:
             if isinstance(step, Compute):
                 self.runs[step.cnode] = self.runs.get(step.cnode, 0) + 1
-        self.extra = existing_grads(program, sizes)
-        self.live: dict[str, None] = {
-            a.name: None for a in self.graph.anodes if a.kind in CALLER_KINDS
-        }
+        homes = {step.anode: step.span for step in steps if isinstance(step, Home)}
+        self.homes: dict[str, Span | None] = {}
+        """The caller's storage on the host, and gradients that end there, as far as read."""
+        self.extra, extra_on_host = existing_grads(program, sizes, homes)
+        callers = [a.name for a in self.graph.anodes if a.kind in CALLER_KINDS]
+        self.live: dict[str, None] = {name: None for name in callers if name not in homes}
         self.total = sum(sizes.anode[name] for name in self.live) + self.extra
         self.activation = 0
         self.ended: dict[str, Note] = {}
         self.updated = {b.name for b in program.binding.buffers if b.update is not None}
         self.held_since_loss = program.held_since_loss
-        self.loss_done = False
+        self.started = self.loss_done = False
         # First executions of random operators and of the loss follow the order of capture.
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
         self.draw_order = {name: i for i, name in enumerate(ordered)}
         self.drawn: list[str] = []
         self.diagnostics: list[Diagnostic] = []
         self.copies = Copies(sizes.anode, program.target, self._report)
+        self.copies.begin((name for name in callers if name in homes), extra_on_host)
 
     def _report(
         self,
@@ -68,16 +71,22 @@ class Machine:
 
     def allocated(self, c: CNode, execution: int) -> tuple[str, ...]:
         """aNodes for which the n-th execution takes memory (also those it drops again)."""
-        if c.is_accumulate:
+        if c.takes_over:
             return ()
         token = (c.token,) if c.token and execution == 1 and self.runs[c.name] > 1 else ()
         return (*c.results_at(execution), *token)
 
     def apply(self, index: int, step: Step) -> During:
         """Runs a step; returns the bytes during it."""
+        self.started |= not isinstance(step, Home)
         if isinstance(step, Compute):
+            if step.on_host:
+                self._update_on_host(index, step)
+                return During(self.total, self.activation, self.copies.host_bytes)
             device, activation = self._compute(step)
             return During(device, activation, self.copies.host_bytes)
+        if isinstance(step, Home):
+            self._home(step)
         if step.copies is not None:
             self._copy(index, step, step.copies)
         during = During(self.total, self.activation, self.copies.host_bytes)
@@ -89,6 +98,25 @@ class Machine:
         elif step.gives_back == "host":
             self.copies.give_back(step)
         return during
+
+    def _home(self, step: Home) -> None:
+        """Storage that the step finds on the host, or leaves there. The state has it already."""
+        name, kind = step.anode, self.graph.anode[step.anode].kind
+        if self.started:
+            why = "after another step: where storage is at first is said before all steps"
+        elif name in self.homes:
+            why = "a second time"
+        elif kind not in HOMES or name in self.updated or name in self.held_since_loss:
+            what = "a result" if name in self.held_since_loss else f"a {kind}"
+            what += " that the loss updates" if name in self.updated else ""
+            why = (
+                f"{what}: only parameters, their gradients, optimizer states and buffers that "
+                "no step updates can be there"
+            )
+        else:
+            self.homes[name] = step.span
+            return
+        self._report("FB0327", f"{step.word} %{name}, {why}", step.span, hint="remove this line")
 
     def _copy(self, index: int, step: StorageStep, direction: Direction) -> None:
         """Issues a copy: one to the host reads the device, the other takes bytes there."""
@@ -117,7 +145,7 @@ class Machine:
         if n == 1 and c.name in self.draw_order:
             self._check_draw(c, step)
         taken = self.allocated(c, n)
-        for name in c.results if c.is_accumulate else taken:
+        for name in c.results if c.takes_over else taken:
             self.copies.at_rest(name, f"{c.name} makes", step.span)
         transient = sum(self.sizes.anode[name] for name in taken)
         transient_activation = sum(
@@ -128,8 +156,7 @@ class Machine:
             self.total + transient + workspace,
             self.activation + transient_activation + workspace,
         )
-        if c.is_accumulate:
-            self._accumulate(c, step)
+        self._take_over(c, step)
         for name in taken:
             if name not in self.live:
                 self._take(name)
@@ -142,18 +169,45 @@ class Machine:
                     self._free(name, step.span, "free")
         return during
 
-    def _accumulate(self, c: CNode, step: Compute) -> None:
+    def _take_over(self, c: CNode, step: Compute) -> None:
         """The same storage under another name; the kinds may count differently."""
-        ended = self.graph.reads(c)[0]
-        (named,) = c.results
-        if ended in self.live and self.graph.anode[ended].kind not in CALLER_KINDS:
-            if not self.copies.arriving(ended):  # else the read was refused already
-                self.copies.at_rest(ended, f"{c.name} ends", step.span)
-            how = Note(f"{c.name} ended %{ended} here", step.span)
-            self._drop(ended, how)
-            self.copies.age(ended, how)
-        if named not in self.live:
-            self._take(named)
+        for ended, named in c.takes_over:
+            if ended in self.live:
+                if not self.copies.arriving(ended):  # else the read was refused already
+                    self.copies.at_rest(ended, f"{c.name} ends", step.span)
+                how = Note(f"{c.name} ended %{ended} here", step.span)
+                self._drop(ended, how)
+                self.copies.age(ended, how)
+            if named not in self.live:
+                self._take(named)
+            self._move_home(ended, named)
+
+    def _move_home(self, ended: str, named: str) -> None:
+        """What takes over a storage has its home."""
+        if ended in self.homes:
+            self.homes[named] = self.homes.pop(ended)
+            self.copies.leave_home(ended)
+
+    def _update_on_host(self, index: int, step: Compute) -> None:
+        """An update of host copies, which are in flight from here to their waits."""
+        c = self.graph.cnode[step.cnode]
+        self.executions[c.name] = self.executions.get(c.name, 0) + 1
+        if not c.is_update or step.nosave:
+            hint = "run it on the device"
+            self._report("FB0329", f"{c.name} on host is no update", step.span, hint=hint)
+            return
+        old = dict(c.takes_over)
+        for name in self.graph.reads(c):
+            if name in old and name in self.live:
+                message = f"{c.name} on host updates %{name}, which is alive on the device"
+                hint = f"put `free %{name}` before it"
+                self._report("FB0316", message, step.span, hint=hint)
+        for name in c.results:
+            if name in self.live:
+                self._report("FB0304", f"%{name} is already alive", step.span)
+        self.copies.update(index, c, self.graph.reads(c), step)
+        for ended, named in c.takes_over:
+            self._move_home(ended, named)
 
     def _check_draw(self, c: CNode, step: Compute) -> None:
         """Random numbers come out of one stream, so they are drawn as captured."""
@@ -183,8 +237,9 @@ class Machine:
                 message = f"{c.name} reads buffer %{name} after its update was written back"
                 hint = "run it before the loss, or keep its results instead"
                 self._report("FB0303", message, step.span, hint=hint)
-        if c.is_accumulate and c.results[0] in self.live:
-            self._report("FB0304", f"%{c.results[0]} is already alive", step.span)
+        for _, named in c.takes_over:
+            if named in self.live:
+                self._report("FB0304", f"%{named} is already alive", step.span)
 
     def _report_dead(self, who: str, name: str, span: Span | None) -> None:
         notes = (self.ended[name],) if name in self.ended else ()
@@ -199,7 +254,7 @@ class Machine:
             self.activation += self.sizes.anode[name]
 
     def _free(self, name: str, span: Span | None, word: str) -> None:
-        caller = self.graph.anode[name].kind in CALLER_KINDS
+        caller = self.graph.anode[name].kind in CALLER_KINDS and name not in self.homes
         given = self.loss_done and name in self.held_since_loss
         if name in self.live and not caller and not given:
             self._drop(name, Note(f"%{name} was freed here", span))
@@ -234,14 +289,15 @@ class Machine:
                 self._report("FB0310", f"{c.name} {what} and never runs", schedule.span, hint=hint)
 
     def check_end(self, schedule: Schedule) -> None:
-        self.copies.check_end(self.graph.anode, schedule)
+        self.copies.check_end(self.graph.anode, schedule, self.homes)
         end = f"at the end of schedule @{schedule.name}"
         for a in self.graph.anodes:
-            if a.kind in KEPT_KINDS and a.name not in self.live:
+            away = a.name in self.homes
+            if a.kind in KEPT_KINDS and a.name not in self.live and not away:
                 notes = (self.ended[a.name],) if a.name in self.ended else ()
                 message = f"{a.kind} %{a.name} is not alive {end}"
                 hint = "compute its writer, and do not free it"
                 self._report("FB0305", message, schedule.span, notes, hint)
-            elif a.name in self.live and a.kind not in KEPT_KINDS and a.kind not in CALLER_KINDS:
+            elif a.name in self.live and (away or a.kind not in KEPT_KINDS | CALLER_KINDS):
                 hint = f"add `free %{a.name}` after its last use"
                 self._report("FB0306", f"%{a.name} is left behind {end}", schedule.span, hint=hint)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..expr import Expr, evaluate
 from ..graph import CALLER_KINDS, CNode
 from ..program import Program
 
-NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad"}
+NON_ACTIVATION_KINDS: frozenset[str] = CALLER_KINDS | {"param_grad", "updated"}
 """The storages that an activation budget excludes."""
 
-KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad"))
+KEPT_KINDS: frozenset[str] = frozenset(("output", "param_grad", "updated"))
 """The storages that must be alive at the end of the step."""
 
 
@@ -47,8 +47,17 @@ class Sizes:
         return (self.workspace if execution == 1 else self.replay_workspace)[cnode.name]
 
 
-def existing_grads(program: Program, sizes: Sizes) -> int:
-    """Bytes of the gradients that the caller already holds (`grads accumulate`)."""
+HOMES: frozenset[str] = frozenset(("param", "buffer", "opt_state", "param_grad"))
+"""The kinds of storage that may be on the host between two steps."""
+
+
+def existing_grads(program: Program, sizes: Sizes, homes: Collection[str] = ()) -> tuple[int, int]:
+    """Bytes of the gradients that the caller already holds (`grads accumulate`): on the device,
+    and on the host, where those in `homes` are."""
     if program.binding.grads != "accumulate":
-        return 0
-    return sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
+        return 0, 0
+    graph, here = program.graph, [0, 0]
+    for p in program.binding.params:
+        if p.grad is not None:
+            here[graph.storage[p.grad] in homes] += sizes.anode[p.name]
+    return here[0], here[1]

@@ -57,6 +57,7 @@ WORDS = {
     "COSTS": "none, measured or roofline",
     "GRADS": "fresh or accumulate",
     "NOSAVE": "`nosave`",
+    "ON_HOST": "`on host`",
     "WORKSPACE": "`workspace`",
     "REPLAY": "`replay`",
     "COMPARED": "`compared`",

@@ -63,7 +63,7 @@ def format_schedule(schedule: Schedule) -> str:
 def format_step(step: Step) -> str:
     """The line of a step, without indentation."""
     if isinstance(step, Compute):
-        return f"{step.cnode} nosave" if step.nosave else step.cnode
+        return f"{step.cnode}{' nosave' * step.nosave}{' on host' * step.on_host}"
     return f"{step.word} %{step.anode}"
 
 
@@ -166,6 +166,8 @@ def _cnode(c: CNode) -> str:
         parts.append(f"workspace {format_expr(c.workspace)}")
     if c.time_ns is not None:
         parts.append(f"time {format_duration(c.time_ns)}")
+    if c.host_time_ns is not None:
+        parts.append(f"on host {format_duration(c.host_time_ns)}")
     if c.replay is not None:
         parts += ["replay {", *([f"{_writes(c.replay.writes)} ="] if c.replay.writes else ())]
         parts.append(_call(c.replay.call))

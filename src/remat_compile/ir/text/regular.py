@@ -50,7 +50,7 @@ _CNODE = (
     rf"{_CALL}(?: of (<NAME>(?:, <NAME>)*))?(?: token (<REF>))?(?: <WORKSPACE> (<INT>))?"
     r"(?: time (<TIME>))?(?: at (<PLACE>)(?: (<STRING>))?)?"
 )
-_STEP = r"(?:(<ON_STORAGE>) (<REF>)|(?!<ON_STORAGE>)(<NAME>)( <NOSAVE>)?)"
+_STEP = r"(?:(<ON_STORAGE>) (<REF>)|(?!<ON_STORAGE>)(<NAME>)( <NOSAVE>| <ON_HOST>)?)"
 _RUNS = (
     ("_statement", "graph_lines", f"(?:{_ANODE}|{_VIEW}|{_CNODE})"),
     ("_step", "schedule_lines", _STEP),
@@ -170,10 +170,10 @@ class _LineReader:
         return self._view(parts, Span(number, column, column + len(parts[0]), file))
 
     def step(self, line: str, where: Span) -> Step:
-        word, anode, cnode, nosave = _parts(self._lines.step.fullmatch(line))
+        word, anode, cnode, how = _parts(self._lines.step.fullmatch(line))
         if word:
             return STORAGE_STEPS[word](self._one(anode[1:]), where)
-        return Compute(self._one(cnode), bool(nosave), where)
+        return Compute(self._one(cnode), how == " nosave", how == " on host", where)
 
     def _one(self, name: str) -> str:
         """The same string for equal ones."""

@@ -208,11 +208,12 @@ class StatementRules:
 
     # Schedules.
 
-    def compute(self, cnode: Token, nosave: Token | None) -> Compute:
-        return Compute(str(cnode), nosave is not None, self._span(cnode, nosave))
+    def compute(self, cnode: Token, how: Token | None) -> Compute:
+        nosave, on_host = how == "nosave", how is not None and how != "nosave"
+        return Compute(str(cnode), nosave, on_host, self._span(cnode, how))
 
     def storage_step(self, word: Token, anode: Token) -> Step:
-        return STORAGE_STEPS[word](anode[1:], self._span(word, anode))
+        return STORAGE_STEPS[" ".join(word.split())](anode[1:], self._span(word, anode))
 
     def schedule(self, name: Token, planner: Token | None, *steps: Step) -> Schedule:
         by = "" if planner is None else string(planner)

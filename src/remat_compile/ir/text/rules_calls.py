@@ -128,6 +128,9 @@ class ValueRules:
     def time(self, time: Token) -> Entry:
         return Entry("time", time, "time_ns", duration_of(time))
 
+    def host_time(self, word: Token, time: Token) -> Entry:
+        return Entry("on host", word, "host_time_ns", duration_of(time))
+
     def workspace(self, word: Token, size: Expr) -> Entry:
         return Entry("workspace", word, "workspace", size)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ir.expr import Expr
 from ..answer import Deadline
-from ..obligations.memory import Tally
+from ..obligations.memory import Tally, starts_on_host
 from ..read.events import Event
 from ..read.sizes import Amounts, value
 from ..read.statements import Statements
@@ -165,6 +165,11 @@ class _Walk:
         self.alive = Alive(statements)
         for form in (*amounts.existing, *(amounts.anode[name] for name in statements.caller)):
             self.add(self.sums["held"], form, 1)
+        at_home = (amounts.anode[name] for name in statements.homes)
+        for form in (*amounts.existing_host, *at_home):
+            self.add(self.on_host, form, 1)
+        if starts_on_host(statements, amounts):
+            self.host.append(self.on_host.copy())
 
     def add(self, counts: Table, form: int, sign: int) -> None:
         number = self.number[form]
@@ -194,9 +199,12 @@ class _Walk:
             self.host.append(self.on_host.copy())
         for name in event.off_host:
             self.add(self.on_host, self.amounts.anode[name], -1)
+        for old, new in event.takes_over if event.update is not None else ():
+            self.add(self.on_host, self.amounts.anode[old], -1)
+            self.add(self.on_host, self.amounts.anode[new], 1)
         for name, sign in self.alive.after(event):
             self.add(self.sums[counted(self.statements, name)], self.amounts.anode[name], sign)
-        if event.ends is not None:
+        if event.renames:
             self.row(None)
 
 

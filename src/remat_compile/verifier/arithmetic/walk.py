@@ -11,7 +11,7 @@ from ..read.events import Event
 from ..read.sizes import Sizes
 from ..read.statements import Statements
 
-BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad"}
+BESIDE_ACTIVATIONS = CALLER_KINDS | {"param_grad", "updated"}
 """The kinds that an activation budget leaves out."""
 
 
@@ -43,13 +43,15 @@ class Alive:
 
     def after(self, event: Event) -> Iterator[tuple[str, int]]:
         """The storages that a step makes alive (1) or ends (-1), by name."""
-        made = event.makes if event.becomes is None else (event.becomes,)
-        gone = event.gives_back if event.ends is None else (event.ends,)
-        for name in made:
+        for name, _ in event.renames:
+            if name in self.names:
+                self.names.remove(name)
+                yield name, -1
+        for name in (*event.makes, *(named for _, named in event.renames)):
             if name not in self.names:
                 self.names.add(name)
                 yield name, 1
-        for name in gone:
+        for name in event.gives_back:
             if name in self.names and name not in self.caller:
                 self.names.remove(name)
                 yield name, -1
@@ -58,7 +60,7 @@ class Alive:
 def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[int, StepBytes]:
     """The bytes during every step that takes some, by plain arithmetic: to try, not to trust."""
     during: dict[int, StepBytes] = {}
-    host = 0
+    host = sizes.existing_host + sum(sizes.anode[name] for name in statements.homes)
     act, held = 0, sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     alive = Alive(statements)
     for event in events:
@@ -67,12 +69,14 @@ def walk(statements: Statements, events: Iterable[Event], sizes: Sizes) -> dict[
             extra = _transient(statements, sizes, event)
             during[event.index] = StepBytes(act + held + extra.device, act + extra.activation, host)
         host -= sum(sizes.anode[name] for name in event.off_host)
+        if event.update is not None:
+            host += sum(sizes.anode[b] - sizes.anode[a] for a, b in event.takes_over)
         for name, sign in alive.after(event):
             if counted(statements, name) == "held":
                 held += sign * sizes.anode[name]
             else:
                 act += sign * sizes.anode[name]
-        if event.ends is not None:
+        if event.renames:
             before = during[event.index]
             most = max(before.device, act + held), max(before.activation, act)
             during[event.index] = StepBytes(*most, host)

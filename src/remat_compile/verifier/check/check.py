@@ -80,9 +80,9 @@ def check(
 
 
 def keeps_sizes(p: Program, box: Box, search: Search) -> None:
-    """Values are sizes, and an accumulation adds into a storage of its own size."""
-    adds = [call for call in p.nodes.values() if call.operator == "accumulate"]
-    pairs = {(p.size[p.reads(call)[0]], p.size[call.results[0]]) for call in adds}
+    """Values are sizes, and what takes over a storage has its size."""
+    taken = [pair for c in p.nodes.values() for pair in c.takes_over(p.reads(c)).items()]
+    pairs = {(p.size[a], p.size[b]) for a, b in taken}
     goals = [f"{x} {y} -" for a, b in pairs if a != b for x, y in ((a, b), (b, a))]
     for goal in (*goals, *(f"0 {e} -" for e in p.expressions())):
         search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
@@ -98,7 +98,7 @@ def rounded(p: Program, values: Values) -> Values:
 def counted(machine: Machine) -> list[list[tuple[int, str]]]:
     """Bytes taken (1) and given back (-1), in order: of the device, activations, the host."""
     kinds = [machine.p.kind.get(a, "host" if "%" in a else "") for _, a in machine.changes]
-    here, others = {*kinds} - {"host"}, {"host", "param_grad", *CALLERS}
+    here, others = {*kinds} - {"host"}, {"host", "param_grad", "updated", *CALLERS}
     asked = (here, here - others, {"host"})
     return [[c for c, k in zip(machine.changes, kinds, strict=True) if k in of] for of in asked]
 
@@ -116,10 +116,13 @@ def least(p: Program, size: Values) -> tuple[int, int]:
     must = {a for a, kind in p.kind.items() if kind in (*KEPT, "pending")}
     time, floor = 0, 0
     for call in reversed(p.nodes.values()):
-        if call.token or call.phase == "loss" or must & {*call.results}:
-            reads = {a for a in p.reads(call) if p.kind[a] not in CALLERS}
-            made = [] if call.operator == "accumulate" else call.made()
-            floor = max(floor, sum(size[a] for a in (*reads, *made, call.workspace)))
-            must |= reads
+        if call.operator == "update":  # it may run on the host
+            must |= {*p.reads(call)}
+        elif call.token or call.phase == "loss" or must & {*call.results}:
+            reads = p.reads(call)
+            there = {a for a in reads if p.kind[a] not in CALLERS or a in p.homes}
+            made = [] if call.takes_over(reads) else call.made()
+            floor = max(floor, sum(size[a] for a in (*there, *made, call.workspace)))
+            must |= there
             time += call.time_ns or 0
-    return time, floor + sum(size[a] for a in p.held())
+    return time, floor + sum(size[a] for a in p.held() if a in p.kind)

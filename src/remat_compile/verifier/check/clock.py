@@ -13,8 +13,13 @@ def time_ns(machine: Machine, size: Values) -> int:
     issue = target.get("copy_issue", 0)
     rates, whole = {"offload": out, "prefetch": back}, max(1, out + back)
     both = min(target.get("both", whole), whole) if out and back else whole
-    now = clock = 0
+    now = clock = cpu = 0
     for (_, what, a), took_ns in zip(machine.p.steps, machine.times_ns, strict=True):
+        if what == "host":
+            cpu = max(cpu, now) + (own := machine.p.nodes[a]).host_ns
+            old = own.takes_over(reads := machine.p.reads(own))
+            ends |= dict.fromkeys({*reads, *own.results} - {*old}, cpu)
+            continue
         now += took_ns + (issue if what in rates else 0)
         while queues and ((flying := what == "wait" and a not in ends) or clock < now):
             share = both if [q[0][1] for q in queues.values()] == [0, 0] else whole

@@ -2,10 +2,11 @@
 
 from .read import CALLERS, Program, need
 
-KEPT = ("output", "param_grad")
+KEPT = ("output", "param_grad", "updated")
+HOMES = ("param", "buffer", "opt_state", "param_grad")
 PHASES = ("fwd", "loss", "bwd", "opt")
 WRITERS = {"act": "fwd", "phantom": "fwd", "pending": "fwd", "tangent": "loss", "grad": "bwd"}
-WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd"}
+WRITERS |= {"param_grad": "bwd", "output": "fwd loss bwd", "updated": "opt"}
 BOUND = {  # what is bound, and what its second name may be
     "arg": (("input",), ("output", *CALLERS)),
     "param": (("param",), ("param_grad",)),
@@ -19,6 +20,9 @@ def keeps_rules(p: Program) -> None:
     for kind, a, b in p.bound:
         firsts, seconds = BOUND[kind]
         need(p.kind[a] in firsts and (not b or p.kind[b] in seconds), "cannot bind", a, b)
+    fixed = {a for kind, a, update in p.bound if kind == "result" or (kind == "buffer" and update)}
+    for a in p.homes:
+        need(p.kind[a] in HOMES and a not in fixed, a, "cannot be on the host between two steps")
     there = {a for a, kind in p.kind.items() if kind in CALLERS}
     ended, phase = set[str](), "fwd"
     for name, call in p.nodes.items():
@@ -43,6 +47,14 @@ def keeps_rules(p: Program) -> None:
             need(alone and len(call.arguments) == 3 and call.arguments[1] == ",", name)
             need(reads[0] != reads[1] and p.kind[reads[0]] == "grad", name, "adds to no gradient")
             ended.add(reads[0])
+        if call.operator == "update" or call.phase == "opt":
+            plain = not call.token and not call.replay and 0 < len(made) == len(call.results)
+            need(plain and call.operator == "update" and call.phase == "opt", name, "no update")
+            firsts = call.arguments[: 2 * len(made) : 2]
+            own = {a for a in firsts if p.kind.get(a) in ("param", "opt_state")}
+            need(len(own) == len(made), name, "does not update storages of the caller, each once")
+            need({p.kind[a] for a in made} == {"updated"}, name, "makes nothing updated")
+            ended |= own
         there |= {*written}
         phase = call.phase
     need(there == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - there))

@@ -15,20 +15,26 @@ STEPS = {  # needs | never | begins | ends | reads the bytes of | changes the by
     "offload": "live | own flying host | host flying | stale | live | host",
     "prefetch": "host | flying stale live | live flying landing | | host | live",
     "wait": "flying | | | flying landing | |",
-    "hostfree": "host | flying | | host stale | | host",
+    "hostfree": "host | flying home | | host stale | | host",
 }
 RULES = STEPS | {  # of what an execution reads, and makes; at the loss; at the end
     "read": "live | landing changed | | | live |",  # rules 1 and 2
-    "add to": "live | flying | stale | live | | live",  # rule 4
+    "add to": "live | flying | stale | live own home | | live",  # rule 4
     "sum": "| live flying | live | | | live",
     "make": "| flying | live | | | live",  # rule 5
     "drop": "live | | | live | |",  # rule 6
+    # Of an update on the host: what it reads, what it ends, and what that becomes.
+    "look": "host | flying stale | flying | | host |",
+    "old": "host | live flying stale | | host home | | host",
+    "new": "| live host flying | host flying | | | host",
     "give": "| | given | | |",
     "update": "live | | changed | | |",
     "keep": "live | host flying | | | live |",
     "leave": "| live host flying | | | |",
+    "stay": "host | live flying stale | | | |",  # at home on the host
 }
 TABLE = {what: [frozenset(part.split()) for part in row.split("|")] for what, row in RULES.items()}
+LANES = {"offload": "d2h", "prefetch": "h2d", "look": "cpu", "new": "cpu"}
 BYTES = (("live", ""), ("host", "host "))  # facts that take bytes: those of `%a`, or of `host %a`
 SETS = dict[frozenset[str], frozenset[str]]()  # of facts: there are few, each of them one object
 
@@ -41,8 +47,12 @@ class Machine:
         self.p = p
         # Who has not drawn yet, in order.
         self.draws = deque(c for c, call in p.nodes.items() if call.token or call.phase == "loss")
-        own = frozenset({"live", "own"})
-        self.facts = {a: own if kind in CALLERS else frozenset() for a, kind in p.kind.items()}
+        starts = {"": frozenset({"live", "own"}), "host": frozenset({"host", "home"})}
+        self.facts = {
+            a: starts["host" if a in p.homes else ""] if kind in CALLERS else frozenset()
+            for a, kind in p.kind.items()
+        }
+        self.homes, self.gone_on = {*p.homes}, set[str]()
         self.runs: Counter[str] = Counter()
         self.total = Counter(name for _, what, name in p.steps if what not in STEPS)
         self.begun, self.ended = Counter[str](), Counter[str]()  # copies of each direction
@@ -60,15 +70,16 @@ class Machine:
             if what in STEPS:
                 self.do(what, a)
             else:
-                need(what in ("compute", "nosave"), "no such step:", what)
-                self.compute(a, what == "nosave")
+                need(what in ("compute", "nosave", "host"), "no such step:", what)
+                (self.update if what == "host" else self.compute)(a, what == "nosave")
             self.give_back()
         self.p.line = 0
         need(not self.draws, "not all random numbers are drawn, or no loss runs")
         for name, call in self.p.nodes.items():  # it read all that is pending: each was made
             need(call.phase != "loss" or self.total[name] == 1, "the loss runs not once")
         for a, kind in self.p.kind.items():
-            self.do("keep" if kind in (*KEPT, *CALLERS) else "leave", a)
+            wanted = "keep" if kind in (*KEPT, *CALLERS) and a not in self.gone_on else "leave"
+            self.do("stay" if a in self.homes else wanted, a)
 
     def do(self, what: str, a: str) -> None:
         """Holds the facts of `a` against a rule, and changes them."""
@@ -77,9 +88,9 @@ class Machine:
         need(needs <= before and not never & before, what, a, "is against its rule")
         after = (before | begins) - ends
         self.facts[a] = SETS.setdefault(after, after)
-        if what in ("offload", "prefetch"):
-            self.begun[what] += 1
-            self.copies[a] = Counter({what: self.begun[what]})
+        if lane := LANES.get(what):
+            self.begun[lane] += what != "new"  # one with what it reads
+            self.copies[a] = Counter({lane: self.begun[lane]})
         elif what == "wait":
             self.ended |= self.copies.pop(a)  # the larger number of each
         for fact, where in BYTES:
@@ -94,14 +105,35 @@ class Machine:
         """No race. An earlier use by the compute stream has ended when a later step is issued; one
         by a copy once that copy, or a later one of its direction, was waited for."""
         for (other, changed), number in self.uses.get(name, {}).items():
-            ended = other == what or number <= self.ended[other]
+            ended = other == LANES.get(what) or number <= self.ended[other]
             need(ended or not (changes or changed), "a copy races for", name)
-        if what in ("offload", "prefetch"):
-            self.uses[name][what, changes] = self.begun[what]
+        if lane := LANES.get(what):
+            self.uses[name][lane, changes] = self.begun[lane]
 
     def give_back(self) -> None:
         self.changes += [(-1, name) for name in self.gone]
         self.gone.clear()
+
+    def go_on(self, a: str, b: str) -> None:
+        """The bytes of `a` are those of `b` from here on, and so is its home."""
+        self.give_back()  # and takes it again under its new name
+        self.gone_on.add(a)
+        if a in self.homes:
+            self.homes ^= {a, b}
+
+    def update(self, name: str, nosave: bool) -> None:
+        """An update on the host, in flight until the waits for all that it reads and makes."""
+        own = self.p.nodes[name]
+        need(own.operator == "update" and not nosave, name, "is no update")
+        self.runs[name] += 1
+        old = own.takes_over(self.p.reads(own))
+        for a in {*self.p.reads(own)} - {*old}:
+            self.do("look", a)
+        self.begun["cpu"] += 1
+        for a, b in old.items():
+            self.do("old", a)
+            self.go_on(a, b)
+            self.do("new", b)
 
     def compute(self, name: str, nosave: bool) -> None:
         own = self.p.nodes[name]
@@ -118,11 +150,13 @@ class Machine:
         if form.workspace != "0":
             self.changes.append((1, form.workspace))
             self.gone.append(form.workspace)
-        if own.operator == "accumulate":
-            self.do("add to", reads[0])
-            self.give_back()  # and takes it again under its new name
-        for a in made:
-            self.do("sum" if own.operator == "accumulate" else "make", a)
+        old = own.takes_over(reads)
+        for a, b in old.items():
+            self.do("add to", a)
+            self.go_on(a, b)
+            self.do("sum", b)
+        for a in () if old else made:
+            self.do("make", a)
         for a in (a for a in made if nosave and self.p.kind[a] == "phantom"):
             self.do("drop", a)
         for a in (a for a in made if own.phase == "loss" and self.p.kind[a] == "output"):

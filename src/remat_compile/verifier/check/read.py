@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
+from itertools import takewhile
 from sys import intern
 from typing import TypeAlias
 
@@ -48,6 +49,7 @@ class Operation:
     results: Words
     workspace: str = "0"
     time_ns: int | None = None
+    host_ns: int = 0
     token: str = ""
     replay: "Operation | None" = None
     phase: str = ""
@@ -64,6 +66,11 @@ class Operation:
 
     def draws(self) -> bool:
         return draws(self.operator, self.arguments)
+
+    def takes_over(self, reads: Words) -> dict[str, str]:
+        """Storages that go on as results, which take no bytes."""
+        ends = self.operator in ("accumulate", "update")
+        return dict(zip(reads, self.results, strict=False)) if ends else {}
 
     def made(self) -> Words:
         return [a for a in self.results if a != "_"]
@@ -82,6 +89,7 @@ class Program:
     nodes: dict[str, Operation] = field(default_factory=dict)
     bound: list[tuple[str, str, str]] = field(default_factory=list)  # kind, storage, second or ""
     accumulate: bool = False
+    homes: frozenset[str] = frozenset()  # what is on the host between two steps
     steps: list[tuple[int, str, str]] = field(default_factory=list)  # line, what, name
     line: int = 0  # that is looked at
 
@@ -91,11 +99,12 @@ class Program:
         return sorted({*self.size.values(), *(call.workspace for call in calls)})
 
     def held(self) -> Words:
-        """The storages that the caller holds during all steps: gradients of the step before among
-        it."""
-        old = [a for kind, a, gradient in self.bound if kind == "param" and gradient]
-        own = [a for a, kind in self.kind.items() if kind in CALLERS]
-        return [*own, *(old if self.accumulate else [])]
+        """The storages that the caller holds before all steps, gradients of the step before among
+        them; as `host %a` what is on the host."""
+        old = [(a, grad) for kind, a, grad in self.bound if kind == "param" and grad]
+        own = [(a, a) for a, kind in self.kind.items() if kind in CALLERS]
+        held = [*own, *(old if self.accumulate else [])]
+        return [f"host {a}" if by in self.homes else a for a, by in held]
 
     def reads(self, call: Operation) -> Words:
         """Storages of the names in a call, in order."""
@@ -162,6 +171,9 @@ def read(p: Program, text: str, schedule: str) -> None:
                 head[1] = json.loads(name[1:]) if name[1] == '"' else name[1:]
                 if head[1] == schedule:
                     p.steps = [(line, *step(words)) for line, words in taken(body)]
+                    homes = [*takewhile(lambda one: one[1] == "home", p.steps)]
+                    p.steps, p.homes = p.steps[len(homes) :], frozenset(a for *_, a in homes)
+                    need(len(homes) == len(p.homes), "a home is said twice")
             case _:
                 need(head == ["fbir", "1"], "no such section:", *head)
         seen.append(" ".join(head[:2] if head[0] in ("sym", "schedule") else head[:1]))
@@ -171,7 +183,10 @@ def read(p: Program, text: str, schedule: str) -> None:
 
 
 def step(words: Words) -> tuple[str, str]:
-    """`F` is `compute F`, `F nosave` is `nosave F`, and all others stand as they are done."""
+    """`F` is `compute F`, `F nosave` is `nosave F`, `on host %a` is `home %a`, `U on
+    host` is `host U`, and all others stand as they are done."""
+    words = ["home", *words[2:]] if words[:2] == ["on", "host"] else words
+    words = ["host", *words[:1]] if words[1:] == ["on", "host"] else words
     what, name = ["compute", *words] if len(words) == 1 else words
     return (name, what) if name == "nosave" else (what, name)
 
@@ -234,6 +249,8 @@ def call(stack: Words) -> Operation:
         match word := stack.pop():
             case "time":
                 made.time_ns = amount(stack.pop())
+            case "on" if stack.pop() == "host":
+                made.host_ns = amount(stack.pop())
             case "workspace":
                 made.workspace = intern(" ".join(expression(stack)))
             case "token":

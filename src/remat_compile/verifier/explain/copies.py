@@ -82,7 +82,7 @@ def _does(history: History, race: Race) -> str:
     word = _word(history, race.copy.issued)
     host = use.side == "host"
     what = f"the host copy of {name}" if host else name
-    gives = use.act == "end" and (host or history.events[use.event].ends != use.anode)
+    gives = use.act == "end" and (host or use.anode not in dict(history.events[use.event].renames))
     does = f"give back {what}" if host else f"give back the bytes of {name}"
     if not gives:
         does = f"read {what}" if use.act == "read" else f"write into {what}"
@@ -145,7 +145,8 @@ def explain_copy(history: History, clause: Clause) -> Diagnostic:
 
 _TEXTS = {
     "belongs": (
-        "FB0859", "{here}, a {kind}: it belongs to the caller", "offload what the step makes itself"
+        "FB0859", "{here}, a {kind}: it belongs to the caller",
+        "offload and give back what the step makes itself",
     ),
     "arriving": (
         "FB0850", "{here} reads {name}, whose prefetch is waited for only later",
@@ -172,6 +173,10 @@ _TEXTS = {
     "on host at end": (
         "FB0858", "the host copy of {name} is left at the end of {plan}",
         "add `hostfree {name}` after its last prefetch",
+    ),
+    "not at home": (
+        "FB0819", "{name} is not on the host, with its newest contents, at the end of {plan}",
+        "add `offload {name}` and `wait {name}` after its writer",
     ),
 }  # fmt: skip
 """Code, message and hint per rule."""
@@ -219,7 +224,8 @@ def _copy_notes(history: History, clause: Clause, before: int) -> Iterator[Note]
     if clause.rule == "no copy" and isinstance(_step(history, gone), Wait):
         yield history.note("and waited for here", gone or 0)
     if clause.rule == "aged" and aged is not None:
-        yield history.note(f"it ends here: its storage is %{history.events[aged].becomes}", aged)
+        now = dict(history.events[aged].renames).get(name)
+        yield history.note(f"it ends here: its storage is %{now}", aged)
 
 
 def _step(history: History, index: int | None) -> object:

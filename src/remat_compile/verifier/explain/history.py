@@ -34,9 +34,9 @@ class History:
         self.copied: dict[str, list[int]] = defaultdict(list)
         self.takes: dict[str, list[int]] = {"device": [], "host": []}
         for event in events:
-            for name in (*event.makes, *([event.becomes] if event.becomes else ())):
+            for name in (*event.makes, *(named for _, named in event.renames)):
                 self.made[name].append(event.index)
-            for name in (*event.gives_back, *([event.ends] if event.ends else ())):
+            for name in (*event.gives_back, *(ended for ended, _ in event.renames)):
                 self.gone[name].append(event.index)
             if isinstance(event.step, CopyStep):
                 self.copied[event.step.anode].append(event.index)
@@ -81,9 +81,9 @@ class History:
         notes = [] if made is None else [self.note(f"%{name} is made here", made)]
         if gone is not None and (made is None or gone >= made):
             event = self.events[gone]
-            if event.ends is not None:
+            if named := dict(event.renames).get(name):
                 why = Fate.ENDED
-                notes.append(self.note(f"it ends here: its storage is %{event.becomes} now", gone))
+                notes.append(self.note(f"it ends here: its storage is %{named} now", gone))
             else:
                 why = Fate.FREED
                 nosave = isinstance(event.step, Compute)

@@ -116,6 +116,9 @@ def _owners(
     if budget.kind == "host":
         for name, copied in _on_host(history, event).items():
             yield _Owner(sizes.anode[name], f"the copy of %{name} ({anodes[name].kind})", copied)
+        homes = history.statements.homes
+        at_home = sizes.existing_host + sum(sizes.anode[name] for name in homes)
+        yield _Owner(at_home, f"what is there between two steps ({len(homes)} tensors)", None)
         return
     device = budget.kind == "device"
     held = [sizes.anode[name] for name, made in alive.items() if made is None]

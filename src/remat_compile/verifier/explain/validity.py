@@ -36,7 +36,8 @@ def explain_broken(
 
 def _explain(history: History, clause: Clause) -> Diagnostic:
     if clause.event is None:
-        at_end = explain_copy if clause.rule in ("copied at end", "on host at end") else _at_end
+        copied = clause.rule in ("copied at end", "on host at end", "not at home")
+        at_end = explain_copy if copied else _at_end
         return at_end(history, clause)
     event = history.events[clause.event]
     name, here, span = clause.subject, history.where(event), event.step.span
@@ -89,7 +90,7 @@ def _explain(history: History, clause: Clause) -> Diagnostic:
             return _at_end(history, clause)
         case "belongs" | "arriving" | "flying" | "hosted" | "unhosted":
             return explain_copy(history, clause)
-        case "aged" | "alive" | "no copy" | "copied at end" | "on host at end":
+        case "aged" | "alive" | "no copy" | "copied at end" | "on host at end" | "not at home":
             return explain_copy(history, clause)
         case _:
             assert_never(clause.rule)

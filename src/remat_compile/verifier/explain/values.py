@@ -42,7 +42,7 @@ def _explain(history: History, clause: Misread) -> Diagnostic:
             message = f"{here} brings back an older version of %{name}"
             return Diagnostic("FB0842", message, span, notes, "compute it again instead")
         case "kept":
-            what = history.statements.kept[name]
+            what = {**history.statements.kept, **history.statements.host_end}[name]
             message = f"%{name} ({what}) does not end with the value of the graph"
             return Diagnostic("FB0843", message, span, notes, "compute its writer again")
         case "buffer":

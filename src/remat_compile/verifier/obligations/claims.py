@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-from ...ir.graph import ACCUMULATE_OP, CNode
+from ...ir.graph import ACCUMULATE_OP, UPDATE_OP, CNode
 from ...ir.program import Target
-from ...ir.schedule import Offload, Prefetch, Wait
+from ...ir.schedule import Compute, Offload, Prefetch, Wait
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.sizes import Sizes
@@ -42,7 +42,8 @@ def compute_claims(
 ) -> Claims:
     """The true ones, by plain arithmetic."""
     names = required(statements)
-    cnodes = [c for c in statements.cnodes.values() if c.name in names]
+    required_ones = [c for c in statements.cnodes.values() if c.name in names]
+    cnodes = [c for c in required_ones if c.call.op != UPDATE_OP]  # which may run on the host
     held = sizes.existing + sum(sizes.anode[name] for name in statements.caller)
     return Claims(
         _Clock(sizes, target).run(events),
@@ -80,7 +81,7 @@ def required(statements: Statements) -> frozenset[str]:
     The loss, those that draw random numbers, and the writers of what is wanted at the end
     or at the loss; and with each of them the writers of what it reads.
     """
-    wanted = [*statements.kept, *statements.pending]
+    wanted = [*statements.kept, *statements.host_end, *statements.pending]
     todo = [statements.writer[name].name for name in wanted if name in statements.writer]
     todo += statements.stream
     names: set[str] = set()
@@ -112,6 +113,12 @@ def _working_set(statements: Statements, sizes: Sizes, c: CNode) -> int:
     return sizes.workspace[c.name][0] + sum(sizes.anode[name] for name in live)
 
 
+def in_flight(event: Event) -> Iterator[str]:
+    """What an update on the host reads and makes, until the waits."""
+    yield from event.looks
+    yield from (named for _, named in event.takes_over)
+
+
 class _Clock:
     """The streams, by plain arithmetic."""
 
@@ -120,6 +127,7 @@ class _Clock:
         self.target = target
         self.now = 0
         self.busy = {"d2h": 0, "h2d": 0}
+        self.cpu = 0
         self.ends: dict[str, int] = {}
         self.shared = shared_link(target)
 
@@ -131,6 +139,11 @@ class _Clock:
                 self.shared.issue(lane, name, self.sizes.anode[name], self.now)
             else:
                 self.busy[lane] = self.ends[name] = max(self.now, self.busy[lane]) + takes
+        elif event.update is not None:
+            self.cpu = max(self.now, self.cpu) + (event.update.host_time_ns or 0)
+            self.ends.update(dict.fromkeys(in_flight(event), self.cpu))
+            if self.shared is not None:
+                self.shared.ended.update(dict.fromkeys(in_flight(event), self.cpu))
         elif isinstance(event.step, Wait):
             self.now = max(self.now, self.end_of(event.step.anode))
         else:
@@ -224,6 +237,7 @@ class _TimeEncoder:
         self.count = 0
         self.now = self.define("0")
         self.busy = dict.fromkeys(self.clock.busy, self.now)
+        self.cpu = self.now
         self.ends: dict[str, str] = {}
 
     def define(self, term: str) -> str:
@@ -242,6 +256,10 @@ class _TimeEncoder:
                 self.now = self.define(f"(wait.now {self.now} {numeral(end)})")
             case Wait(name) if name in self.ends:
                 self.now = self.define(f"(wait.now {self.now} {self.ends.pop(name)})")
+            case Compute() if event.update is not None:
+                takes = event.update.host_time_ns or 0
+                self.cpu = self.define(f"(host.end {self.now} {self.cpu} {takes})")
+                self.ends.update(dict.fromkeys(in_flight(event), self.cpu))
             case _ if event.cnode is not None:
                 self.run(event.cnode, event.execution > 1)
         self.clock.step(event)
@@ -272,6 +290,7 @@ class _TimeEncoder:
         known: Mapping[str, int] = {
             self.now: self.clock.now,
             **{self.busy[lane]: self.clock.busy[lane] for lane in self.busy},
+            self.cpu: self.clock.cpu,
             **{end: self.clock.ends.get(name, 0) for name, end in self.ends.items()},
         }
         home = self.encoding.part

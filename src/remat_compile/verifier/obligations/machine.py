@@ -35,21 +35,33 @@ class EncodedMachine:
         term = {a.kind: f"kind.{a.kind}" for a in statements.anodes.values()}
         start = {kind: f"(start.alive {kind})" for kind in term.values()}
         self.kinds = {name: term[a.kind] for name, a in statements.anodes.items()}
+        for name in statements.host_end:
+            self.kinds[name] = "kind.home" if name in statements.homes else "kind.home_grad"
+        for name in statements.old:
+            self.kinds[name] = "kind.old_home" if name in statements.homes else "kind.old"
+        start |= {kind: f"(start.alive {kind})" for kind in self.kinds.values()}
         for name, kind in self.kinds.items():
             facts.begin("alive", name, start[kind], name in statements.caller)
+        for name in statements.homes:
+            facts.begin("hosted", name, f"(start.hosted {self.kinds[name]})", True)
 
     def contents(self, event: Event) -> Iterator[Change]:
         """The effect of a step on liveness and on the host's copies."""
         match event.step:
+            case Compute() if event.update is not None:
+                for ended, named in event.takes_over:
+                    yield self.change("hosted", ended, "old.hosted")
+                    yield self.change("hosted", named, "new.hosted")
             case Compute(_, nosave):
                 for name in event.makes:
                     dropped = boolean(nosave)
                     yield self.change("alive", name, f"(make.alive {self.kinds[name]} {dropped})")
-                if event.ends is not None and event.becomes is not None:
-                    yield self.end(event.ends, "end.alive")
-                    yield self.change("alive", event.becomes, "become.alive")
+                for ended, named in event.takes_over:
+                    yield self.change("alive", ended, "end.alive")
+                    yield self.change("alive", named, "become.alive")
             case Free(name):
-                yield self.end(name, "free.alive")
+                alive = self.facts.now("alive", name)
+                yield self.change("alive", name, f"(free.alive {alive} {self.kinds[name]})")
             case Offload(name):
                 yield self.change("hosted", name, "offload.hosted")
             case Prefetch(name):
@@ -75,8 +87,15 @@ class EncodedMachine:
                 yield self.change("arriving", name, "wait.arriving")
             case HostFree(name):
                 yield self.change("aged", name, "hostfree.aged")
-            case Compute() if event.ends is not None:
-                yield self.change("aged", event.ends, "end.aged")
+            case Compute() if event.update is not None:
+                for name in event.looks:
+                    yield self.change("flying", name, "look.flying")
+                for _, name in event.takes_over:
+                    yield self.change("flying", name, "new.flying")
+                    yield self.change("aged", name, "new.aged")
+            case Compute() if event.takes_over:
+                for ended, _ in event.takes_over:
+                    yield self.change("aged", ended, "end.aged")
             case Compute() | Free():
                 pass
             case _:
@@ -95,10 +114,6 @@ class EncodedMachine:
             yield self.change("twice", c.name, f"(run.twice {ran})")
             yield self.change("ran", c.name, "run.ran")
 
-    def end(self, name: str, effect: str) -> Change:
-        alive = self.facts.now("alive", name)
-        return self.change("alive", name, f"({effect} {alive} {self.kinds[name]})")
-
     def change(self, what: str, name: str, term: str) -> Change:
         before = self.facts.now(what, name)
         return Change(what, name, before, self.facts.change(what, name, term))
@@ -111,12 +126,18 @@ def advance(facts: Facts, statements: Statements, event: Event) -> None:
     """
     for name in event.makes:
         facts.claim("alive", name, True)
-    gone = list(event.gives_back)
-    if event.ends is not None and event.becomes is not None:
-        gone.append(event.ends)
-        facts.claim("alive", event.becomes, True)
-        facts.claim("aged", event.ends, True)
-    for name in gone:
+    for ended, named in event.renames:
+        facts.claim("alive", ended, False)
+        facts.claim("alive", named, True)
+        facts.claim("aged", ended, True)
+    if event.update is not None:
+        for ended, named in event.takes_over:
+            facts.claim("hosted", ended, False)
+            facts.claim("hosted", named, True)
+            facts.claim("aged", named, False)
+        for name in (*event.looks, *(named for _, named in event.takes_over)):
+            facts.claim("flying", name, True)
+    for name in event.gives_back:
         facts.claim("alive", name, name in statements.caller)
     match event.step:
         case Offload(name):

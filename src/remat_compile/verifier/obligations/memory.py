@@ -112,10 +112,11 @@ class _MemoryEncoder:
         self.count = 0
         self.alive = Alive(statements)
         held = [amounts.anode[name] for name in statements.caller]
+        at_home = [amounts.anode[name] for name in statements.homes]
         self.claimed = {
             "dev": self.tally([*amounts.existing, *held]),
             "act": self.tally(()),
-            "host": self.tally(()),
+            "host": self.tally([*amounts.existing_host, *at_home]),
         }
         self.now: dict[str, str] = {}
         self.start()
@@ -173,7 +174,12 @@ class _MemoryEncoder:
             for (kind, form), n in alike.items()
         ]
         self.change("act", total(activations))
-        self.change("host", "0")
+        hosted = [
+            f"(* {n} (counts (start.hosted {kind}) {self.term(form)}))"
+            for (kind, form), n in alike.items()
+            if kind in ("kind.home", "kind.old_home")
+        ]
+        self.change("host", total([*hosted, *map(self.term, self.amounts.existing_host)]))
 
     def cut(self) -> None:
         """The next part starts from what a plain walk says; this one is asked whether it is so."""
@@ -203,7 +209,7 @@ class _MemoryEncoder:
                 self.change(name, total([self.now[name], *changes]))
         advance(self.facts, self.statements, event)
         self.follow(event)
-        if event.ends is not None:
+        if event.renames:
             # The storage may count as another class under its new name.
             self.rows.append(self.row_after(event))
 
@@ -247,10 +253,18 @@ class _MemoryEncoder:
             self.add(self.claimed["dev"], self.amounts.anode[name], sign)
             if counted(self.statements, name) == "act":
                 self.add(self.claimed["act"], self.amounts.anode[name], sign)
+        for old, new in event.takes_over if event.update is not None else ():
+            self.add(self.claimed["host"], self.amounts.anode[old], -1)
+            self.add(self.claimed["host"], self.amounts.anode[new], 1)
         for name in event.to_host:
             self.add(self.claimed["host"], self.amounts.anode[name], 1)
         for name in event.off_host:
             self.add(self.claimed["host"], self.amounts.anode[name], -1)
+
+
+def starts_on_host(statements: Statements, amounts: Amounts) -> bool:
+    """Return whether the host holds something before the first step: its bytes are a row too."""
+    return bool(statements.homes or amounts.existing_host)
 
 
 def encode_memory(
@@ -273,6 +287,9 @@ def encode_memory(
     """
     encoder = _MemoryEncoder(statements, amounts, number, env)
     asked = on_host = on_device = 0
+    if starts_on_host(statements, amounts):
+        encoder.encoding.ask(f"(> {encoder.now['host']} {encoder.written(host_ceiling(on_host))})")
+        on_host += 1
     for event in events:
         encoder.step(event)
         for row in encoder.rows[asked:]:

@@ -242,7 +242,8 @@ def check_sizes(
             shown = _shown(env, expr, needed)
             at = f" at {shown}" if shown else ""
             diagnostics += (too_small(a, value(expr, env), value(needed, env), at) for a in places)
-    for name, (ended, named) in statements.accumulates.items():
+    pairs = [(c, *pair) for c, some in statements.takes_over.items() for pair in some]
+    for name, ended, named in pairs:
         a, b = amounts.forms[amounts.anode[ended]], amounts.forms[amounts.anode[named]]
         if a == b:
             continue

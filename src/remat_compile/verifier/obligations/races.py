@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from ...ir.schedule import Free, HostFree, Offload, Prefetch, Wait
+from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from ..inquiry import Inquiry
 from ..read.events import Event
 from ..read.statements import Statements
 from ..smt import Answer, Encoding, Model, OutOfTime
 
 Side = Literal["device", "host"]
-Lane = Literal["d2h", "h2d"]
-LANES: tuple[Lane, ...] = ("d2h", "h2d")
+Lane = Literal["d2h", "h2d", "cpu"]
+LANES: tuple[Lane, ...] = ("d2h", "h2d", "cpu")
+"""The directions of copies, and updates on the host."""
 
 Act = Literal["read", "write", "end"]
 """An access to bytes; `end` gives them to whatever takes memory next."""
@@ -77,46 +78,67 @@ class Racing:
     races: tuple[Race, ...]
 
 
-def _copies(events: Sequence[Event]) -> dict[int, CopyTimes]:
-    """The copies by the steps that issue them. A `wait` is for the oldest copy of its aNode
+def _copies(events: Sequence[Event]) -> dict[int, tuple[CopyTimes, ...]]:
+    """The copies by the steps that issue them, and updates on the host as one for each storage. A
+    `wait` is for the oldest copy of its aNode
     that nobody has waited for."""
-    waits: dict[int, int] = {}
+    waits: dict[tuple[int, str], int] = {}
     open_: dict[str, list[int]] = defaultdict(list)
     for event in events:
         match event.step:
             case Offload(name) | Prefetch(name):
                 open_[name].append(event.index)
+            case Compute() if event.update is not None:
+                for name, _ in _of_update(event):
+                    open_[name].append(event.index)
             case Wait(name) if open_[name]:
-                waits[open_[name].pop(0)] = event.index
-    copies: dict[int, CopyTimes] = {}
+                waits[open_[name].pop(0), name] = event.index
+    copies: dict[int, tuple[CopyTimes, ...]] = {}
     count = dict.fromkeys(LANES, 0)
     for event in events:
-        match event.step:
-            case Offload(name) | Prefetch(name):
-                lane: Lane = "d2h" if isinstance(event.step, Offload) else "h2d"
-                count[lane] += 1
-                waited = waits.get(event.index)
-                copies[event.index] = CopyTimes(lane, count[lane], name, event.index, waited)
+        lane: Lane = "d2h" if isinstance(event.step, Offload) else "h2d"
+        names: tuple[str, ...] = ()
+        if isinstance(event.step, Offload | Prefetch):
+            names = (event.step.anode,)
+        elif event.update is not None:
+            lane, names = "cpu", tuple(name for name, _ in _of_update(event))
+        begun: list[CopyTimes] = []
+        for name in names:
+            count[lane] += 1
+            waited = waits.get((event.index, name))
+            begun.append(CopyTimes(lane, count[lane], name, event.index, waited))
+        copies[event.index] = tuple(begun)
     return copies
 
 
-def _uses(event: Event, copy: CopyTimes | None) -> Iterator[Use]:
+def _of_update(event: Event) -> Iterator[tuple[str, Act]]:
+    """What an update on the host does with each storage there until the wait for that."""
+    for name in event.looks:
+        yield name, "read"
+    for _, name in event.takes_over:
+        yield name, "write"
+
+
+def _uses(event: Event, copies: Sequence[CopyTimes]) -> Iterator[Use]:
     """The accesses of a step. A result that is alive already is taken to be written in
     place: not every implementation makes it beside the old one."""
     at = event.index
-    if copy is not None and copy.lane == "d2h":
-        yield Use(at, copy.anode, "device", "read", copy)
-        yield Use(at, copy.anode, "host", "write", copy)
-    elif copy is not None:
-        yield Use(at, copy.anode, "host", "read", copy)
-        yield Use(at, copy.anode, "device", "write", copy)
-    elif isinstance(event.step, HostFree):
+    for copy in copies:
+        if copy.lane == "cpu":
+            act = dict(_of_update(event))[copy.anode]
+            yield Use(at, copy.anode, "host", act, copy)
+            continue
+        out = copy.lane == "d2h"
+        yield Use(at, copy.anode, "device", "read" if out else "write", copy)
+        yield Use(at, copy.anode, "host", "write" if out else "read", copy)
+    if copies:
+        return
+    if isinstance(event.step, HostFree):
         yield Use(at, event.step.anode, "host", "end", None)
     elif isinstance(event.step, Free):
         yield Use(at, event.step.anode, "device", "end", None)
     else:
-        ended = (event.ends,) if event.ends is not None else ()
-        named = (event.becomes,) if event.becomes is not None else ()
+        ended, named = [*dict(event.takes_over)], [name for _, name in event.takes_over]
         for name in (*event.needs, *((event.token,) if event.token is not None else ())):
             if name not in ended:
                 yield Use(at, name, "device", "read", None)
@@ -127,6 +149,14 @@ def _uses(event: Event, copy: CopyTimes | None) -> Iterator[Use]:
             yield Use(at, name, "device", "end", None)
 
 
+def _at_end(statements: Statements, end: int) -> Iterator[Use]:
+    """The caller reads what he gets, on the device and on the host."""
+    for name in statements.kept:
+        yield Use(end, name, "device", "read", None)
+    for name in statements.host_end:
+        yield Use(end, name, "host", "read", None)
+
+
 def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     """Every use that must come after an earlier copy of the same bytes: one of the two
     writes or ends them. A plain walk, to tell of races; nothing is proven by it.
@@ -135,10 +165,9 @@ def pairs_of(statements: Statements, events: Sequence[Event]) -> Iterator[Race]:
     what it gets."""
     copies = _copies(events)
     running: dict[tuple[Side, str], list[tuple[CopyTimes, Act]]] = defaultdict(list)
-    uses = (use for event in events for use in _uses(event, copies.get(event.index)))
-    at_end = (Use(len(events), name, "device", "read", None) for name in statements.kept)
-    if copies:
-        for use in chain(uses, at_end):
+    uses = (use for event in events for use in _uses(event, copies[event.index]))
+    if any(copies.values()):
+        for use in chain(uses, _at_end(statements, len(events))):
             bytes_ = use.side, use.anode
             for copy, act in running.get(bytes_, ()):
                 if act != "read" or use.act != "read":
@@ -168,7 +197,7 @@ class _RaceEncoder:
         self.number = dict.fromkeys(LANES, "0")
         self.open: dict[str, list[dict[Lane, str]]] = defaultdict(list)
         self.used: dict[tuple[Side, str], _Bytes] = {}
-        self.starts: dict[int, dict[Lane, str]] = {}
+        self.starts: dict[tuple[int, str], dict[Lane, str]] = {}
 
     def define(self, term: str) -> str:
         self.count += 1
@@ -194,40 +223,46 @@ class _RaceEncoder:
                 # It means the oldest copy of the aNode that nobody has waited for.
                 if self.open[name]:
                     self.now = self.later(self.now, self.open[name].pop(0))
+            case Compute() if event.update is not None:
+                for name, act in _of_update(event):
+                    self.issue("cpu", name, (Use(event.index, name, "host", act, None),))
             case _:
-                self.uses(_uses(event, None), event.index, self.now)
+                self.uses(_uses(event, ()), event.index, self.now)
 
     def uses(self, uses: Iterable[Use], index: int, clocks: dict[Lane, str]) -> None:
         for use in uses:
             if (use.side, use.anode) in self.used:
-                self.starts[index] = clocks
+                self.starts[index, use.anode] = clocks
                 self.use(use, clocks)
 
     def use(self, use: Use, clocks: dict[Lane, str]) -> None:
         """The goal that a use of bytes that copies have used comes too early."""
         key = use.side, use.anode
         numbers = self.used[key].last
-        writer: Lane = "h2d" if use.side == "device" else "d2h"
+        lanes: tuple[Lane, ...] = LANES if use.side == "host" else ("d2h", "h2d")
         if use.act == "read":
-            guard = f"{use.side}.read.ok {clocks[writer]} {numbers[writer]}"
-        else:
-            both = (*(clocks[lane] for lane in LANES), *(numbers[lane] for lane in LANES))
-            guard = f"{use.side}.write.ok {' '.join(both)}"
+            lanes = ("d2h", "cpu") if use.side == "host" else ("h2d",)
+        facts = (*(clocks[lane] for lane in lanes), *(numbers[lane] for lane in lanes))
+        guard = f"{use.side}.{'read' if use.act == 'read' else 'write'}.ok {' '.join(facts)}"
         self.encoding.ask(f"(not ({guard}))")
         if use.act == "end":
             del self.used[key]
 
     def copy(self, index: int, lane: Lane, name: str) -> None:
-        """A copy starts when it is issued and the one before it has ended. It uses bytes of both
-        sides, and has the next number of its direction."""
-        before = self.last.get(lane)
-        start = dict(self.now) if before is None else self.later(self.now, before)
+        """A copy uses bytes of both sides."""
         device: Act = "read" if lane == "d2h" else "write"
         host: Act = "write" if lane == "d2h" else "read"
         uses = (
             Use(index, name, "device", device, None),
             Use(index, name, "host", host, None),
         )
+        self.issue(lane, name, uses)
+
+    def issue(self, lane: Lane, name: str, uses: tuple[Use, ...]) -> None:
+        """It starts when it is issued and the one before it has ended, and has the next number of
+        its direction."""
+        index, before = uses[0].event, self.last.get(lane)
+        start = dict(self.now) if before is None else self.later(self.now, before)
         self.uses(uses, index, start)
         self.number[lane] = self.define(f"(copy.number {self.number[lane]})")
         for use in uses:
@@ -240,9 +275,7 @@ def _encode(statements: Statements, events: Sequence[Event]) -> _RaceEncoder:
     encoder = _RaceEncoder()
     for event in events:
         encoder.step(event)
-    end = len(events)
-    at_end = (Use(end, name, "device", "read", None) for name in statements.kept)
-    encoder.uses(at_end, end, encoder.now)
+    encoder.uses(_at_end(statements, len(events)), len(events), encoder.now)
     return encoder
 
 
@@ -251,7 +284,7 @@ def _pairs(
 ) -> Iterator[Race]:
     """The pairs that the goals are about, each with its clock."""
     for race in pairs_of(statements, events):
-        clock = encoder.starts[race.use.event][race.copy.lane]
+        clock = encoder.starts[race.use.event, race.use.anode][race.copy.lane]
         yield Race(race.copy, race.act, race.use, clock)
 
 

@@ -24,7 +24,7 @@ Rule = Literal[
     "read", "token", "stale", "free", "caller", "given", "rename", "twice", "never", "kept", "left",
     "pending", "order", "undrawn",
     "belongs", "arriving", "flying", "hosted", "unhosted", "aged", "alive", "no copy",
-    "copied at end", "on host at end",
+    "copied at end", "on host at end", "not at home",
 ]  # fmt: skip
 """The demand of a clause; `explain` says it in words."""
 
@@ -106,6 +106,8 @@ class _ValidityEncoder:
         if event.cnode is not None:
             self.before_reads(event)
             self.before_run(event, event.cnode)
+        elif event.update is not None:
+            self.before_update(event)
         else:
             self.before_step(event)
 
@@ -153,10 +155,30 @@ class _ValidityEncoder:
             flying = self.facts.now("flying", name)
             self.guard("make.ok", flying)
             self.clause("flying", event, name, flying, False)
-        if event.ends is not None and event.becomes is not None:
-            self.before_accumulate(event, event.ends, event.becomes)
+        for ended, named in event.takes_over:
+            self.before_taking_over(event, ended, named)
 
-    def before_accumulate(self, event: Event, ended: str, named: str) -> None:
+    def before_update(self, event: Event) -> None:
+        """The preconditions of an update on the host."""
+        for name in (*event.looks, *dict(event.takes_over)):
+            facts = [self.facts.now(what, name) for what in ("hosted", "aged", "flying")]
+            self.guard("look.ok", *facts)
+            rules: tuple[Rule, ...] = ("unhosted", "aged", "flying")
+            for rule, fact in zip(rules, facts, strict=True):
+                self.clause(rule, event, name, fact, rule == "unhosted")
+        for ended, named in event.takes_over:
+            alive = self.facts.now("alive", ended)
+            self.guard("old.ok", self.machine.kinds[ended], alive)
+            self.clause("alive", event, ended, alive, False)
+            if ended not in self.statements.homes:
+                self.clause("unhosted", event, ended, "false", True)
+            facts = [self.facts.now(what, named) for what in ("alive", "flying", "hosted")]
+            self.guard("new.ok", *facts)
+            rules = ("rename", "flying", "hosted")
+            for rule, fact in zip(rules, facts, strict=True):
+                self.clause(rule, event, named, fact, False)
+
+    def before_taking_over(self, event: Event, ended: str, named: str) -> None:
         flying = self.facts.now("flying", ended)
         self.guard("end.ok", self.machine.kinds[ended], flying)
         self.caller("caller", event, ended)
@@ -200,8 +222,12 @@ class _ValidityEncoder:
                 self.clause("aged", event, name, aged, False)
                 self.clause("alive", event, name, alive, False)
             case HostFree():
-                self.guard("hostfree.ok", flying, hosted)
+                aged = self.facts.now("aged", name)
+                self.guard("hostfree.ok", flying, hosted, kind, aged)
                 self.clause("unhosted", event, name, hosted, True)
+                if name in self.statements.homes:
+                    stale = aged if name in self.statements.old else "false"
+                    self.clause("belongs", event, name, stale, True)
             case Wait():
                 self.guard("wait.ok", flying)
                 self.clause("no copy", event, name, flying, True)
@@ -234,14 +260,18 @@ class _ValidityEncoder:
     def finish(self, name: str) -> None:
         kept, kind = name in self.statements.kept, self.machine.kinds[name]
         alive, flying = self.facts.now("alive", name), self.facts.now("flying", name)
-        hosted = self.facts.now("hosted", name)
-        self.guard("finish.ok", boolean(kept), alive, kind, flying, hosted)
+        hosted, aged = self.facts.now("hosted", name), self.facts.now("aged", name)
+        self.guard("finish.ok", boolean(kept), alive, kind, flying, hosted, aged)
         if kept:
             self.clause("kept", None, name, alive, True)
-        elif name not in self.statements.caller:
+        elif name not in self.statements.caller or name in self.statements.old:
             self.clause("left", None, name, alive, False)
         self.clause("copied at end", None, name, flying, False)
-        self.clause("on host at end", None, name, hosted, False)
+        if name in self.statements.host_end:
+            self.clause("not at home", None, name, hosted, True)
+            self.clause("not at home", None, name, aged, False)
+        else:
+            self.clause("on host at end", None, name, hosted, False)
 
 
 def prove_validity(

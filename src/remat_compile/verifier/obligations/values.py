@@ -72,7 +72,7 @@ class _ValueEncoder:
         self.fail: list[list[str]] = []
         self.broken: list[Misread] = []
         self.device = {name: _Content(True, None) for name in statements.caller}
-        self.host: dict[str, tuple[_Content, int]] = {}
+        self.host = {name: (_Content(True, None), 0) for name in statements.homes}
         self.version: dict[str, int] = {}
         self.stream = _Content(True, None)
         self.at_loss: dict[str, int] = {}
@@ -178,7 +178,7 @@ class _ValueEncoder:
 
     def step(self, event: Event) -> None:
         """The contents after a step. Whether there is one already, which then stays, is asked."""
-        made = {*event.makes, event.becomes}
+        made = {*event.makes, *(named for _, named in event.renames)}
         self.touched.update(dict.fromkeys(_names(event)))
         for change in self.machine.contents(event):
             if change.what == "alive" and change.anode in made:
@@ -189,6 +189,8 @@ class _ValueEncoder:
 
     def move(self, event: Event) -> None:
         match event.step:
+            case Compute() if event.update is not None:
+                self.update_on_host(event, event.update)
             case Compute():
                 assert event.cnode is not None
                 self.compute(event, event.cnode)
@@ -216,6 +218,31 @@ class _ValueEncoder:
             held = _Content(False, event.index, follows=True)
         self.device.setdefault(name, held)
 
+    def on_host(self, name: str) -> _Content:
+        """The content of a host copy; a stale one is of another version of its storage."""
+        held, version = self.host.get(name, (_Content(False, None), 0))
+        return held if version == self.version.get(name, 0) else _Content(False, held.maker)
+
+    def update_on_host(self, event: Event, c: CNode) -> None:
+        """As `compute`, on host copies."""
+        args, right = [], True
+        reads = [*self.statements.needs(c.call)]
+        for name in reads:
+            held = self.on_host(name)
+            self.demand("copy", event, name, held, self.truth(name))
+            args.append(self.content(held, self.truth(name)))
+            right &= held.right
+        stem = self.number(f"cNode {c.name}")
+        for place, (ended, named) in enumerate(event.takes_over):
+            function = f"f{stem}_{place}"
+            if (definition := f"{function} of {named}") not in self.defined:
+                self.defined.add(definition)
+                truth = self.apply(function, [self.truth(name) for name in reads])
+                self.encoding.state(f"(assert (= {self.truth(named)} {truth}))")
+            made = self.made(self.apply(function, args), right, event.index, follows=True)
+            self.host.pop(ended, None)
+            self.host[named] = made, self.version.get(named, 0)
+
     def compute(self, event: Event, c: CNode) -> None:
         args, right = [], True
         for name in event.needs:
@@ -231,8 +258,8 @@ class _ValueEncoder:
             right &= drawn.right
         again = None if event.execution == 1 else c.replay
         other = again is not None and not same_call(again.call, c.call)
-        names = [event.becomes] if event.becomes is not None else event.makes
-        results = [name for name in names if name is not None and name != c.token]
+        names = [named for _, named in event.takes_over] or event.makes
+        results = [name for name in names if name != c.token]
         own = {result: index for index, result in enumerate(c.writes) if result is not None}
         written = c.writes if again is None else again.writes
         stem = self.number(f"cNode {c.name}")
@@ -250,7 +277,7 @@ class _ValueEncoder:
             in_place = function == defines
             term = self.apply(function, args)
             made = self.made(term, right and in_place, event.index, follows=in_place)
-            if event.becomes is not None or result not in self.device:
+            if event.takes_over or result not in self.device:
                 self.device[result] = made
         self.after(event, c)
 
@@ -283,10 +310,11 @@ class _ValueEncoder:
         for name in event.gives_back:
             if name not in self.statements.caller:
                 self.device.pop(name, None)
-        if event.ends is not None and event.ends not in self.statements.caller:
-            self.device.pop(event.ends, None)
-            if event.ends in self.host:
-                self.version[event.ends] = self.version.get(event.ends, 0) + 1
+        for ended, named in event.takes_over:
+            if ended != named:
+                self.device.pop(ended, None)
+            if ended in self.host:
+                self.version[ended] = self.version.get(ended, 0) + 1
         if c.phase == "loss":
             for name in self.statements.updated:
                 self.at_loss[name] = self.at_loss.get(name, 0) + 1
@@ -297,6 +325,8 @@ class _ValueEncoder:
         for name in self.statements.kept:
             held = self.device.get(name) or _Content(False, None)
             self.demand("kept", None, name, held, self.truth(name))
+        for name in self.statements.host_end:
+            self.demand("kept", None, name, self.on_host(name), self.truth(name))
         for name in sorted(self.statements.updated):
             if self.at_loss.get(name, 0) != 1:
                 self.demand("buffer", None, name, _Content(False, None), self.truth(name))
@@ -310,7 +340,11 @@ def _names(event: Event) -> Iterator[str]:
     """The aNodes whose contents a step reads, makes or copies."""
     yield from event.needs
     yield from event.makes
-    yield from (name for name in (event.becomes, event.token) if name is not None)
+    yield from event.looks
+    for pair in event.takes_over:
+        yield from pair
+    if event.token is not None:
+        yield event.token
     if not isinstance(event.step, Compute):
         yield event.step.anode
 

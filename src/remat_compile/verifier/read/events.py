@@ -9,11 +9,12 @@ from itertools import chain
 from typing import assert_never
 
 from ...ir.diagnostics import Diagnostic, nearest
-from ...ir.graph import ACCUMULATE_OP, CNode
+from ...ir.graph import UPDATE_OP, CNode
 from ...ir.schedule import (
     Compute,
     ElementaryStep,
     Free,
+    Home,
     HostFree,
     Offload,
     Prefetch,
@@ -33,8 +34,10 @@ class Event:
 
     `execution` counts the runs of the cNode from 1 (0 for other steps). `needs` is what must be
     alive for the cNode (or an offload) to read it. `token` is the state that
-    a later run of a random operator restores. `makes` takes memory; `ends` goes on as
-    `becomes` without taking any; `gives_back` is what stops to exist after the step.
+    a later run of a random operator restores. `makes` takes memory; the first of each pair of
+    `takes_over` goes on as the second without taking any; `gives_back` is what stops to exist after
+    the step. An `update` on the host is no computation of the device: it reads the host copies
+    `looks`, and `takes_over` is about storage there.
     """
 
     index: int
@@ -44,9 +47,15 @@ class Event:
     needs: tuple[str, ...]
     token: str | None
     makes: tuple[str, ...]
-    ends: str | None
-    becomes: str | None
+    takes_over: tuple[tuple[str, str], ...]
     gives_back: tuple[str, ...]
+    update: CNode | None = None
+    looks: tuple[str, ...] = ()
+
+    @property
+    def renames(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of `takes_over` on the device."""
+        return () if self.update is not None else self.takes_over
 
     @property
     def takes(self) -> bool:
@@ -71,6 +80,29 @@ class Event:
         return f"{self.step.word} %{self.step.anode}"
 
 
+def read_homes(statements: Statements, schedule: Schedule) -> Statements | tuple[Diagnostic, ...]:
+    """The statements with the homes of a schedule, or the lines that cannot be (FB0818)."""
+    homes: dict[str, None] = {}
+    wrong: list[Diagnostic] = []
+    first = next((i for i, s in enumerate(schedule.steps) if not isinstance(s, Home)), 0)
+    for place, step in enumerate(schedule.steps):
+        if not isinstance(step, Home) or step.anode not in statements.anodes:
+            continue
+        name, kind = step.anode, statements.anodes[step.anode].kind
+        if place > first:
+            why = "stands after another step"
+        elif name in homes:
+            why = "is said twice"
+        elif not statements.may_be_away(name):
+            why = f"is about a {kind} that cannot be there between two steps"
+        else:
+            homes[name] = None
+            continue
+        message = f"{step.word} %{name} {why}"
+        wrong.append(Diagnostic("FB0818", message, step.span, (), "remove this line"))
+    return tuple(wrong) or statements.away(homes)
+
+
 def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Diagnostic, ...]:
     """The events of a schedule, or every step that names nothing (FB0801)."""
     if unknown := tuple(_unknown(statements, schedule)):
@@ -80,18 +112,24 @@ def unfold(statements: Statements, schedule: Schedule) -> list[Event] | tuple[Di
     events: list[Event] = []
     for index, step in enumerate(chain.from_iterable(map(_parts, schedule.steps))):
         match step:
-            case Compute(name, nosave):
+            case Compute(name, nosave, on_host):
                 runs[name] += 1
                 c = statements.cnodes[name]
+                if on_host:
+                    pairs = statements.takes_over.get(name, ())
+                    looks = tuple(r for r in statements.needs(c.call) if r not in dict(pairs))
+                    given = (0, (), None, (), pairs, (), c, looks)
+                    events.append(Event(index, step, None, *given))
+                    continue
                 events.append(_run(statements, c, index, step, runs[name], total[name], nosave))
             case Free(anode):
-                events.append(Event(index, step, None, 0, (), None, (), None, None, (anode,)))
+                events.append(Event(index, step, None, 0, (), None, (), (), (anode,)))
             case Offload(anode):
-                events.append(Event(index, step, None, 0, (anode,), None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, (anode,), None, (), (), ()))
             case Prefetch(anode):
-                events.append(Event(index, step, None, 0, (), None, (anode,), None, None, ()))
+                events.append(Event(index, step, None, 0, (), None, (anode,), (), ()))
             case Wait() | HostFree():
-                events.append(Event(index, step, None, 0, (), None, (), None, None, ()))
+                events.append(Event(index, step, None, 0, (), None, (), (), ()))
             case _:
                 assert_never(step)
     return events
@@ -102,6 +140,8 @@ def _parts(step: Step) -> tuple[Compute | ElementaryStep, ...]:
     match step:
         case Compute() | Free() | Offload() | Prefetch() | Wait() | HostFree():
             return (step,)
+        case Home():  # the statements have it
+            return ()
         case _:
             assert_never(step)
 
@@ -115,7 +155,11 @@ def _unknown(statements: Statements, schedule: Schedule) -> Iterator[Diagnostic]
         return nearest(name, known) if hints <= MOST_HINTS else ""
 
     for step in schedule.steps:
-        if isinstance(step, Compute):
+        if isinstance(step, Compute) and step.on_host and step.cnode in statements.cnodes:
+            if statements.cnodes[step.cnode].call.op != UPDATE_OP or step.nosave:
+                message = f"{step.cnode} on host is no update"
+                yield Diagnostic("FB0801", message, step.span)
+        elif isinstance(step, Compute):
             if (name := step.cnode) not in statements.cnodes:
                 message = f"the graph has no cNode {name}.{near(name, statements.cnodes)}"
                 yield Diagnostic("FB0801", message, step.span)
@@ -137,9 +181,8 @@ def _run(
     """The `execution`-th of `total` runs of `c`; later ones take the replay form."""
     form = c if execution == 1 or c.replay is None else c.replay
     needs = tuple(reads_of(statements, c, execution))
-    if c.call.op == ACCUMULATE_OP:
-        ended, becomes = statements.accumulates[c.name]
-        return Event(index, step, c, execution, needs, None, (), ended, becomes, ())
+    if pairs := statements.takes_over.get(c.name):
+        return Event(index, step, c, execution, needs, None, (), pairs, ())
     makes = tuple(name for name in form.writes if name is not None)
     if c.token is not None and execution == 1 and total > 1:
         makes = (*makes, c.token)
@@ -147,7 +190,7 @@ def _run(
     if nosave:
         dropped = tuple(name for name in makes if statements.anodes[name].kind == "phantom")
     token = c.token if execution > 1 else None
-    return Event(index, step, c, execution, needs, token, makes, None, None, dropped)
+    return Event(index, step, c, execution, needs, token, makes, (), dropped)
 
 
 def reads_of(statements: Statements, c: CNode, execution: int) -> dict[str, str]:
@@ -172,10 +215,9 @@ def alive_before(statements: Statements, events: list[Event]) -> Iterator[dict[s
         yield alive
         for name in event.makes:
             alive.setdefault(name, event)
-        if event.ends is not None and event.becomes is not None:
-            alive.setdefault(event.becomes, event)
-            if event.ends not in statements.caller:
-                alive.pop(event.ends, None)
+        for ended, named in event.renames:
+            alive.setdefault(named, event)
+            alive.pop(ended, None)
         for name in event.gives_back:
             if name not in statements.caller:
                 alive.pop(name, None)

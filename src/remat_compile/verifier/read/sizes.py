@@ -32,12 +32,14 @@ class Sizes:
     """Bytes, rounded up to the target's granularity, at one assignment of the symbols.
 
     `workspace` holds, per cNode, that of the first execution and that of every later one.
-    `existing` is what the caller's gradients take before the step (`grads accumulate`).
+    `existing` is what the caller's gradients take before the step (`grads accumulate`), and
+    `existing_host` that of those whose home is the host.
     """
 
     anode: Mapping[str, int]
     workspace: Mapping[str, tuple[int, int]]
     existing: int
+    existing_host: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Amounts:
     existing: tuple[int, ...]
     declared: Mapping[Expr, Sequence[Sized]]
     filled: Mapping[tuple[Expr, Expr], Sequence[ANode]]
+    existing_host: tuple[int, ...] = ()
 
     def at(self, env: Mapping[str, int]) -> Sizes:
         """The bytes at `env`, which binds every symbol."""
@@ -63,6 +66,7 @@ class Amounts:
             {name: number[form] for name, form in self.anode.items()},
             {name: (number[a], number[b]) for name, (a, b) in self.workspace.items()},
             sum(number[form] for form in self.existing),
+            sum(number[form] for form in self.existing_host),
         )
 
 
@@ -228,14 +232,18 @@ def read_amounts(program: Program, statements: Statements) -> Amounts | tuple[Di
         if c.replay is not None:
             again = reader.read(c.replay.workspace, Replayed(c))
         workspace[c.name] = first, again
-    existing: tuple[int, ...] = ()
+    existing: list[int] = []
+    existing_host: list[int] = []
     if program.binding.grads == "accumulate":
-        params = (p for p in program.binding.params if p.grad is not None)
-        existing = tuple(anode[statements.alias[p.name]] for p in params)
+        for p in program.binding.params:
+            if p.grad is not None:
+                away = statements.alias[p.grad] in statements.host_end
+                (existing_host if away else existing).append(anode[statements.alias[p.name]])
     if reader.diagnostics:
         return tuple(reader.diagnostics)
     forms = tuple(reader.forms)
-    return Amounts(forms, anode, workspace, existing, reader.declared, reader.filled)
+    sums = tuple(existing), reader.declared, reader.filled, tuple(existing_host)
+    return Amounts(forms, anode, workspace, *sums)
 
 
 def too_small(a: ANode, size: int, least: int, at: str = "") -> Diagnostic:
@@ -258,7 +266,8 @@ def measure(
         if 0 <= (size := value(expr, env)) < (least := value(needed, env)):
             diagnostics += (too_small(a, size, least) for a in places)
     sizes = amounts.at(env)
-    for name, (ended, named) in statements.accumulates.items():
+    pairs = [(c, *pair) for c, some in statements.takes_over.items() for pair in some]
+    for name, ended, named in pairs:
         a, b = sizes.anode[ended], sizes.anode[named]
         if a != b:
             message = (

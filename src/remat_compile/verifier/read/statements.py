@@ -9,29 +9,43 @@ statements contradict each other is refused (FB0802): no proof about it would me
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ...ir.diagnostics import Diagnostic, nearest
-from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Arg, Call, CNode, Ref
+from ...ir.graph import (
+    ACCUMULATE_OP,
+    CALLER_KINDS,
+    FUSED_OP,
+    LOSS_OP,
+    UPDATE_OP,
+    ANode,
+    Arg,
+    Call,
+    CNode,
+    Ref,
+)
 from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
 
-KEPT_AT_END = frozenset(("output", "param_grad"))
+KEPT_AT_END = frozenset(("output", "param_grad", "updated"))
 
 
 @dataclass(frozen=True)
 class Statements:
-    """A graph and its binding, as the proof sees them.
+    """A graph and its binding, and what a schedule says of homes, as the proof sees them.
 
     `alias` gives the storage (an aNode) under every name that can be read, `behind` all
     the storages that must be alive to read a view. `kept` says, per storage that the caller
-    gets, what it is to him. `pending` are the new contents of buffers, `updated` the
-    buffers that take them, `handed` the names of the model's results, which the caller
-    holds from the loss on, and `results` the storages under them, and what the loss makes of
+    gets, what it is to him. `homes` are his storages that are on the host between two steps: none
+    of them is in `caller`. `host_end` says what is there after the last step, as `kept` does of the
+    device: the homes, and gradients that go there. `pending` are the new contents of buffers,
+    `updated` the buffers that take them, `handed` the names of the model's results, which the
+    caller holds from the loss on, and `results` the storages under them, and what the loss makes of
     kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
-    may draw), in the order of capture. `accumulates` holds g1 and g2
+    may draw), in the order of capture. `takes_over` holds g1 and g2
     of each cNode `%g2 = accumulate %g1 += %c`.
     """
 
@@ -47,7 +61,39 @@ class Statements:
     handed: tuple[str, ...]
     results: frozenset[str]
     stream: tuple[str, ...]
-    accumulates: Mapping[str, tuple[str, str]]
+    takes_over: Mapping[str, tuple[tuple[str, str], ...]]
+    homes: frozenset[str] = frozenset()
+    host_end: Mapping[str, str] = field(default_factory=dict)
+
+    def away(self, homes: Iterable[str]) -> Statements:
+        """The same for a schedule that says that `homes`, all of which can be, are on the host:
+        what takes over their storage goes there."""
+        old = self.old
+        last = {old.get(name, name) for name in homes}
+        return replace(
+            self,
+            caller=self.caller - set(homes),
+            kept={name: what for name, what in self.kept.items() if name not in last},
+            homes=self.caller & set(homes),
+            host_end={name: self.kept.get(name, "the caller's") for name in sorted(last)},
+        )
+
+    @cached_property
+    def old(self) -> dict[str, str]:
+        """The storages of the caller that updates end, each with the name under which it goes
+        on."""
+        return {
+            ended: named
+            for name, pairs in self.takes_over.items()
+            if self.cnodes[name].call.op == UPDATE_OP
+            for ended, named in pairs
+        }
+
+    def may_be_away(self, name: str) -> bool:
+        """Return whether storage can be on the host between two steps: the caller's, a gradient."""
+        kind = self.anodes[name].kind
+        fixed = self.updated | self.results
+        return kind in ("param", "buffer", "opt_state", "param_grad") and name not in fixed
 
     def needs(self, call: Call) -> dict[str, str]:
         """The storages that a call needs alive, each with the name that it reads."""
@@ -109,7 +155,8 @@ class _StatementReader:
         self.alias: dict[str, str] = {}
         self.behind: dict[str, tuple[str, ...]] = {}
         self.written_by: dict[str, CNode] = {}
-        self.accumulates: dict[str, tuple[str, str]] = {}
+        self.updated: set[str] = set()
+        self.takes_over: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.diagnostics.append(Diagnostic("FB0802", message, span))
@@ -195,6 +242,8 @@ class _StatementReader:
                     self.read_positions(c, c.replay.writes)
             if c.call.op == ACCUMULATE_OP:
                 self.read_accumulate(c)
+            if c.call.op == UPDATE_OP or c.phase == "opt":
+                self.read_update(c)
             self.read_region(c)
             self.read_effects(c)
 
@@ -212,7 +261,7 @@ class _StatementReader:
             self.refuse(message, c.span)
         made: set[str] = set()
         for inner in c.call.region:
-            if inner.call.op in (LOSS_OP, ACCUMULATE_OP, FUSED_OP) or inner.call.region:
+            if inner.call.op in (LOSS_OP, ACCUMULATE_OP, UPDATE_OP, FUSED_OP) or inner.call.region:
                 self.refuse(f"{inner.call.op} stands inside {c.name}", c.span)
             for name in {*names_in(inner.call)} - known - made:
                 self.refuse(f"{c.name} reads %{name} inside before it is there", c.span)
@@ -261,10 +310,26 @@ class _StatementReader:
         match c.call.args, c.call.kwargs, c.writes, c.replay, c.token:
             case (Ref(first), Ref(_)), (), (str() as named,), None, None:
                 if first in self.alias and named in self.anodes:
-                    self.accumulates[c.name] = self.alias[first], named
+                    self.takes_over[c.name] = ((self.alias[first], named),)
             case _:
                 message = f"{c.name} is not of the form %g2 = accumulate %g1 += %c"
                 self.refuse(message, c.span)
+
+    def read_update(self, c: CNode) -> None:
+        """Parameters and states of the caller come first, each once, with a result for each."""
+        firsts = [arg.name for arg in c.call.args[: len(c.writes)] if isinstance(arg, Ref)]
+        kinds = {self.anodes[name].kind for name in firsts if name in self.anodes}
+        made = {self.anodes[name].kind for name in c.writes if name in self.anodes}
+        whole = len({*firsts} & self.anodes.keys()) == len(c.writes) > 0
+        plain = c.call.op == UPDATE_OP and c.phase == "opt" and not c.replay and not c.token
+        if not (whole and plain and kinds <= {"param", "opt_state"} and made == {"updated"}):
+            self.refuse(f"{c.name} is not of the form %w2, … = update(%w, …)", c.span)
+            return
+        pairs = zip(firsts, c.writes, strict=True)
+        self.takes_over[c.name] = tuple((a, b) for a, b in pairs if b is not None)
+        if {*firsts} & {*self.updated}:
+            self.refuse(f"{c.name} updates what was updated already", c.span)
+        self.updated |= {*firsts}
 
     def read_binding(self) -> None:
         binding = self.program.binding
@@ -302,7 +367,7 @@ class _StatementReader:
             stream=tuple(
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),
-            accumulates=self.accumulates,
+            takes_over=self.takes_over,
         )
 
     def kept(self, caller: frozenset[str]) -> dict[str, str]:

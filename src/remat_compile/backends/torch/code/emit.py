@@ -81,7 +81,7 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     schedule = schedule.elementary
     steps, copies = schedule.steps, copies_of(schedule)
     check_operators(program.graph)
-    given = interface or default_interface(program)
+    given = (interface or default_interface(program)).without(program, schedule.homes)
     original, same = program, identities(program.graph)
     graph = with_short_reshapes(without_identities(program.graph, same))
     graph = without_identities(graph, equal_views(graph))
@@ -93,7 +93,7 @@ def _written(program: Program, schedule: Schedule, interface: Interface | None) 
     expressions = Expressions(program)
     progress = Progress(
         total=Counter(s.cnode for s in steps if isinstance(s, Compute)),
-        live={a.name for a in graph.anodes if a.kind in CALLER_KINDS},
+        live={a.name for a in graph.anodes if a.kind in CALLER_KINDS} - schedule.homes,
     )
 
     notes = _notes(original, same) | {COPIES: "the copies of this call"}

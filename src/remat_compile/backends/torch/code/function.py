@@ -9,7 +9,7 @@ from typing import assert_never
 from ....device.devices import generator_module
 from ....ir.graph import Call, CNode, View
 from ....ir.program import Program
-from ....ir.schedule import Compute, ElementaryStep, Free, HostFree, Offload, Prefetch, Wait
+from ....ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Step, Wait
 from ...python.layout import clipped, fitted, one_a_line, wrapped
 from ...python.names import symbol_key
 from ...python.quote import comment, literal
@@ -72,7 +72,7 @@ class FunctionBody:
                 f"{self.x.variable(argument)}.shape[{symbol.dim}]"
             )
 
-    def steps(self, steps: Iterable[Compute | ElementaryStep]) -> None:
+    def steps(self, steps: Iterable[Step]) -> None:
         for step in steps:
             match step:
                 case Free(name):
@@ -87,6 +87,8 @@ class FunctionBody:
                     self._bound.add(name)
                 case Wait(name) | HostFree(name):
                     self._say(f"copies.{step.word}({literal(name)})")
+                case Home():
+                    pass
                 case _:
                     assert_never(step)
 

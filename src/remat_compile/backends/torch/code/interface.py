@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
-from ....ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Schedule, Wait
+from ....ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Wait
 from ...python.names import loss_index
 
 COPIES = "copies of the call"
@@ -31,6 +32,18 @@ class Interface:
     outputs: tuple[str | None, ...]
     tangents: tuple[str, ...]
     grads: tuple[str | None, ...]
+
+    def without(self, program: Program, homes: Container[str]) -> Interface:
+        """What generated code is given and gives: `homes` are on the host, where copies know
+        them."""
+
+        def here(name: str | None) -> str | None:
+            away = name is not None and program.graph.storage[name] in homes
+            return None if away else name
+
+        return replace(
+            self, inputs=tuple(map(here, self.inputs)), grads=tuple(map(here, self.grads))
+        )
 
 
 def default_interface(program: Program) -> Interface:
@@ -88,6 +101,8 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
                 flying.add(name)
             case Wait(name):
                 flying.discard(name)
+            case Home(name):
+                carried.discard(name)
             case HostFree() | Compute():
                 pass
         if not isinstance(step, Compute):

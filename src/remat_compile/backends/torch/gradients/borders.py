@@ -3,6 +3,7 @@ values of inputs and outputs), so they hold a single marker node for each result
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -15,9 +16,14 @@ from ..code.interface import COPIES, TICKET, Interface
 
 
 def borders(
-    lowered: Lowered, joint: fx.GraphModule, interface: Interface, saved: tuple[str, ...]
+    lowered: Lowered,
+    joint: fx.GraphModule,
+    interface: Interface,
+    saved: tuple[str, ...],
+    homes: Container[str] = (),
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward and backward graph modules as AOTAutograd wants to see them."""
+    """The forward and backward graph modules as AOTAutograd wants to see them. What is saved of
+    `homes` is a copy on the device, and no input."""
     values = _BorderValues(lowered)
     symbols = [symbol_key(s.name) for s in lowered.program.symbols]
     placeholders = joint.graph.find_nodes(op="placeholder")
@@ -26,7 +32,7 @@ def borders(
     known: dict[str, fx.Node] = {}
     for node, name in zip(placeholders, interface.inputs, strict=False):
         copy = _placeholder(forward, node.name, node.meta)
-        if name is not None:
+        if name is not None and name not in homes:
             known.setdefault(name, copy)
 
     def result(name: str | None) -> fx.Node | None:

@@ -58,7 +58,8 @@ def check_source(
     for name in ("forward", "backward"):
         if name not in functions:
             unreadable(tree, file, f"no function {name}")
-    ends = Ends(program, interface or default_interface(program), copies)
+    interface = (interface or default_interface(program)).without(program, schedule.homes)
+    ends = Ends(program, interface, copies)
     inside = RegionReader(machine, reader, regions)
     forward = Function(machine, reader, functions["forward"], file, inside)
     ends.enter_forward(forward)

@@ -56,7 +56,8 @@ def host_layout(
 
 
 def tenancies(schedule: Schedule, size_bytes: Mapping[str, int]) -> list[Tenancy]:
-    """The host copies of a schedule in the order in which they are issued."""
+    """The host copies of a schedule in the order in which they are issued, but for those of
+    `homes`, which are in the caller's memory."""
     begins: dict[str, int] = {}
     copies: list[Tenancy] = []
     for index, step in enumerate(schedule.elementary.steps):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from ....ir.schedule import Direction
 from ....ir.wording import worded
 from .arena import Pieces
 from .choice import engine_for
-from .engine import CopyEngine, Flight
+from .engine import CopyEngine, Flight, storage_bytes
 
 
 class Arena:
@@ -85,14 +85,26 @@ class HostCopies:
     """
 
     def __init__(
-        self, engine: CopyEngine, arena: Arena, slots: Mapping[str, tuple[Pieces, ...]]
+        self,
+        engine: CopyEngine,
+        arena: Arena,
+        slots: Mapping[str, tuple[Pieces, ...]],
+        homes: Mapping[str, Tensor] | None = None,
+        gradients: Collection[str] = (),
     ) -> None:
-        self.host_bytes = self.host_peak_bytes = 0
+        """`homes` are tensors of the caller on the host, `gradients` are left there for him."""
         self.moved_bytes: Counter[str] = Counter()
         self.flights: dict[str, Flight | None] = {}
         self._engine, self._arena, self._slots = engine, arena, slots
         self._turns: Counter[str] = Counter()
-        self._host: dict[str, _HostCopy] = {}
+        self._homes = {name: (tensor, tensor._version) for name, tensor in (homes or {}).items()}
+        self._host = {
+            name: _at_home(tensor, engine.device) for name, (tensor, _) in self._homes.items()
+        }
+        self._gradients = gradients
+        self.env: Mapping[str, int] = {}
+        self._landed: list[Flight] = []  # copies of what the caller reads or writes on the host
+        self.host_bytes = self.host_peak_bytes = sum(c.size_bytes for c in self._host.values())
 
     @property
     def arena(self) -> Arena:
@@ -112,12 +124,13 @@ class HostCopies:
 
     def offload(self, name: str, tensor: Tensor) -> None:
         """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
-        turn = self._turns[name]
-        if name in self._host or name in self.flights or turn >= len(self._slots.get(name, ())):
+        turn, is_given = self._turns[name], name in self._gradients
+        slots = self._slots.get(name, ())
+        if name in self._host or name in self.flights or turn >= len(slots) + is_given:
             _misused("offload", name)
-        pieces = self._slots[name][turn]
+        pieces = () if is_given else slots[turn]
         size, planned = tensor.untyped_storage().nbytes(), sum(length for _, length in pieces)
-        if size > planned:
+        if size > planned and not is_given:
             fail(
                 "FB0954",
                 f"%{name} is to be copied to the host and takes {size} bytes, {planned} planned",
@@ -126,6 +139,9 @@ class HostCopies:
         self._turns[name] += 1
         on_host = tensor.device.type == "cpu" != self._engine.device.type
         host = () if on_host else self._arena.views(_first(pieces, size))
+        if is_given:
+            pin = self._engine.device.type != "cpu"
+            host = (torch.empty(size, dtype=torch.uint8, pin_memory=pin),)
         self._host[name] = _HostCopy(
             host,
             size,
@@ -156,22 +172,39 @@ class HostCopies:
         flight = self.flights.pop(name)
         if flight is None:
             return
+        if name in self._homes or name in self._gradients:
+            self._landed.append(flight)
         try:
             self._engine.wait(flight)
         except Exception as error:
             message = f"a copy of %{name} between host and device failed: {error}"
             fail("FB0952", message, hint="this step is lost; the next one begins anew")
 
+    def gradient(self, name: str) -> Tensor:
+        """A gradient that the step left on the host: the caller's from here on."""
+        copy = self._host.pop(name)
+        self.host_bytes -= copy.size_bytes
+        like = torch.empty(0, dtype=copy.dtype)
+        return like.set_(copy.host[0].untyped_storage(), copy.offset, copy.shape, copy.stride)
+
+    def changed(self) -> list[str]:
+        """The tensors of the caller that were written to since the call began."""
+        return [name for name, (tensor, seen) in self._homes.items() if tensor._version != seen]
+
     def hostfree(self, name: str) -> None:
         """Gives the host bytes of a copy back."""
-        if name not in self._host or name in self.flights:
+        if name not in self._host or name in self.flights or name in self._homes:
             _misused("hostfree", name)
         copy = self._host.pop(name)
         self.host_bytes -= copy.size_bytes
         self._engine.forget(copy.host)
 
     def pause(self) -> None:
-        """Is called at the end of the forward and of the backward."""
+        """Is called at the end of the forward and of the backward: the caller's memory on the host
+        is at rest then."""
+        for flight in self._landed:
+            self._engine.settle(flight)
+        self._landed.clear()
         self._arena.left = self._engine.mark()
 
     def _issue(self, direction: Direction, name: str, tensor: Tensor) -> None:
@@ -181,6 +214,14 @@ class HostCopies:
         self.flights[name] = (
             self._engine.issue(direction, name, tensor, copy.host) if moves else None
         )
+
+
+def _at_home(tensor: Tensor, device: torch.device) -> _HostCopy:
+    """The host copy that a dense tensor of the caller is."""
+    size, first = tensor.nbytes, int(tensor.storage_offset()) * tensor.element_size()
+    host = storage_bytes(tensor)[first : first + size]
+    shape, stride = tensor.shape, tensor.stride()
+    return _HostCopy((host,), size, tensor.dtype, device, shape, stride, 0, None)
 
 
 def single_call(

@@ -12,6 +12,7 @@ from torch import Tensor
 from ....ir.diagnostics import fail
 from ....ir.program import Program
 from ....ir.schedule import Schedule
+from ....operators.instances import Instances
 from .arena import HostLayout, host_layout
 from .call import Arena, HostCopies
 from .choice import engine_for
@@ -29,6 +30,9 @@ class PlanCopies:
     def __init__(self, program: Program, schedule: Schedule, inputs: Sequence[str | None]) -> None:
         """`inputs` are the aNodes of the forward's arguments. FB0912 for a device that cannot
         copy beside its computations."""
+        homes = schedule.homes
+        self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
+        self._gradients = homes - self._homes.keys()
         self.engine = engine_for(torch.device(program.header.device))
         self.arenas = 0
         self.last_host_peak_bytes = 0
@@ -50,7 +54,9 @@ class PlanCopies:
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
         layout = self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
-        copies = HostCopies(engine, arena, layout.slots)
+        homes = {name: args[at].detach() for name, at in self._homes.items()}
+        copies = HostCopies(engine, arena, layout.slots, homes, self._gradients)
+        copies.env = env
         ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
         ended.atexit = False
         return copies
@@ -71,7 +77,25 @@ class PlanCopies:
                 "the host copies of this call are gone: they serve one backward",
                 hint="call the module again; leave out retain_graph and hooks on saved tensors",
             )
+        if changed := copies.changed():
+            message = (
+                f"{', '.join(f'%{name}' for name in changed)}, on the host between two steps, was "
+                "written to between the forward and the backward of a planned step"
+            )
+            fail("FB0962", message, hint="write to it after the backward")
         return copies
+
+    def gradients(self, copies: HostCopies, grads: Sequence[str | None]) -> dict[int, Tensor]:
+        """Those of `grads` that a backward left on the host, by place."""
+        graph = self._program.graph
+        made = Instances(
+            graph, copies.env, {name: copies.gradient(name) for name in self._gradients}
+        )
+        return {
+            at: made[name]
+            for at, name in enumerate(grads)
+            if name is not None and graph.storage[name] in self._gradients
+        }
 
     def end(self, copies: HostCopies) -> None:
         """The backward is done."""
