@@ -88,3 +88,26 @@ def least_time_ns(instance: StepInstance) -> int | None:
                 takes = time_ns(instance, plan)
                 best = takes if best is None else min(best, takes)
     return best
+
+
+def partition_step(numbers: list[int]) -> StepInstance:
+    """Zhao 2024, theorem 4.2.1: 3 m numbers of sum m V. The step takes 2 m units of time if and only
+    if they are in m parts of sum V. The forward of m units is m blocks here, since bytes are taken
+    and given back between steps."""
+    m = len(numbers) // 3
+    part, unit = sum(numbers) // m, 10**6
+
+    def block(forward: int, backward: int) -> tuple[Option, ...]:
+        return (Option("keep", forward * unit, backward * unit, 0, 0, 0),)
+
+    rows = [block(0, i % 2) for i in range(2 * m)]
+    rows += [block(1, 0)] * m + [block(0, 0)] * (3 * m)
+    groups = [Group((Tensor(f"w{i}", part, part),), (i,)) for i in range(0, 2 * m, 2)]
+    groups += [Group((Tensor(f"x{i}", n, n),), (3 * m + i,)) for i, n in enumerate(numbers)]
+    target = Target(
+        memory_bytes=(m + 1) * part, d2h_bytes_per_s=1000 * part, h2d_bytes_per_s=1000 * part
+    )
+    rates = Rates(states=0)
+    return StepInstance(
+        tuple(rows), tuple(groups), (0,) * (2 * len(rows)), target, rates, cpu_updates=False
+    )

@@ -8,6 +8,7 @@ from typing import Literal
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
 from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
+from ..semantics.sizes import HOMES
 from .carried import Carried
 
 BudgetKind = Literal["device", "activation"]
@@ -52,12 +53,16 @@ def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[s
     return {name: 0 if name in uncounted else size for name, size in sizes.anode.items()}
 
 
-def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes) -> int:
-    """Bytes counted from the first step to the last: what the caller holds."""
+def held_bytes(
+    program: Program, kind: BudgetKind, sizes: Sizes, *, homes: bool = False
+) -> int:
+    """Bytes counted from the first step to the last: what the caller holds. With `homes` without
+    what may be at home on the host."""
     if kind == "activation":
         return 0
-    held = sum(sizes.anode[a.name] for a in program.graph.anodes if a.kind in CALLER_KINDS)
-    if program.binding.grads == "accumulate":
+    away = HOMES if homes else frozenset()
+    held = sum(sizes.anode[a.name] for a in program.graph.anodes if a.kind in CALLER_KINDS - away)
+    if program.binding.grads == "accumulate" and not homes:
         held += sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
     return held
 
@@ -87,9 +92,12 @@ def lower_bound_bytes(
     env: Mapping[str, int] | None = None,
     *,
     copies: bool = False,
+    homes: bool = False,
 ) -> tuple[int, str]:
     """A bound as `floor_bytes`, at least as high: it adds what cannot be made again. With
     `copies` it holds for plans that copy to the host too, where that can wait: it is `floor_bytes`.
+    With `homes` also for those that have storage of the caller on the host between two steps: of
+    that, a cNode needs what it reads.
 
     A tangent is written once, by the loss, so it is alive at each cNode that runs
     between the loss and a required reader of it in every schedule; likewise a pending
@@ -97,8 +105,8 @@ def lower_bound_bytes(
     the loss on the results, which the caller holds. On up to `CARRIED` cNodes the fullest
     moments also count what is carried through them for what comes later (`carried.py`).
     """
-    if copies:
-        return _largest(program, kind, env, {})
+    if copies or homes:
+        return _largest(program, kind, env, {}, homes=homes)
     return max(_moments(program, kind, env), key=lambda moment: moment[0])
 
 
@@ -152,12 +160,15 @@ def _largest(
     kind: BudgetKind,
     env: Mapping[str, int] | None,
     beside: Mapping[str, Iterable[str]],
+    *,
+    homes: bool = False,
 ) -> tuple[int, str]:
     graph = program.graph
     sizes = Sizes.of(program, env)
     counted = counted_sizes(program, kind, sizes)
     required = required_cnodes(graph)
-    own = {a.name: 0 if a.kind in CALLER_KINDS else counted[a.name] for a in graph.anodes}
+    held = CALLER_KINDS - (HOMES if homes else frozenset())
+    own = {a.name: 0 if a.kind in held else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
         if c.name not in required:
@@ -167,7 +178,7 @@ def _largest(
         total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
             best, where = total, c.name
-    return best + held_bytes(program, kind, sizes), where
+    return best + held_bytes(program, kind, sizes, homes=homes), where
 
 
 def _unavoidable(program: Program) -> dict[str, list[str]]:

@@ -1,0 +1,130 @@
+"""The fastest schedule with parameters and gradients on the host, over orders of other planners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+
+from ...ir.diagnostics import Diagnostic, Note
+from ...ir.program import Budget
+from ...ir.analysis.liveness import lower_bound_bytes
+from ...ir.schedule import Compute, Free, Schedule
+from ...ir.semantics.simulate import Trace, simulate
+from ..contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
+from ..instance import Instance, Order
+from ..results import Task
+from ..solvers import MilpSolver
+from .homes_place import Choice, Placement, everything, refilled, repaired
+from .homes_program import HomesProgram
+from .movable import MovableOrder
+
+_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
+"""Of the bytes that activations may take: what other planners are asked to stay within."""
+_PROGRAM_S = 10.0
+
+
+@dataclass
+class HomesTask:
+    """A task with the budget of the device, and the best schedule so far."""
+
+    task: Task
+    acts: Instance = field(init=False)
+    best: tuple[Schedule, Trace] | None = None
+    least: Trace | None = None
+
+    def __post_init__(self) -> None:
+        self.acts = Instance.of(self.task.program, "activation")
+
+    @property
+    def late(self) -> bool:
+        return monotonic() > self.task.deadline
+
+    @property
+    def is_best_possible(self) -> bool:
+        """True if nothing is recomputed and nothing waits."""
+        return self.best is not None and self.best[1].time_ns <= self.acts.base_time_ns
+
+    def view(self, order: Order) -> MovableOrder:
+        return MovableOrder.of(self.acts, order)
+
+    def take(self, placement: Placement) -> None:
+        """Takes in a placement's schedule, if it is within all limits and the fastest so far."""
+        schedule = placement.schedule(self.acts, self.task.planner)
+        trace = simulate(self.task.program, schedule)
+        host = self.task.program.target.host_bytes
+        if host is not None and trace.host_peak_bytes > host:
+            return
+        if self.least is None or trace.peak_bytes < self.least.peak_bytes:
+            self.least = trace
+        if trace.peak_bytes > self.task.limit_bytes:
+            return
+        if self.best is None or trace.time_ns < self.best[1].time_ns:
+            self.best = schedule, trace
+
+    def try_order(self, order: Order, solver: MilpSolver) -> None:
+        """What the linear program says of an order, what dropping as needed gives, and all on the
+        host."""
+        view, limit = self.view(order), self.task.limit_bytes
+        choices: list[Choice | None] = [Choice(), everything(view)]
+        if not self.late:
+            left = min(_PROGRAM_S, self.task.left_s)
+            choices.append(HomesProgram(view, limit).solve(solver, left))
+        for choice in choices:
+            if choice is not None and not self.is_best_possible:
+                placement = repaired(view, limit, choice)
+                self.take(placement)
+                if placement.fits and not self.late:
+                    self.take(refilled(view, limit, placement))
+
+    def orders(self, of: Planner) -> Iterator[Order]:
+        """The captured order, and those of another planner under several budgets."""
+        capture = self.acts.capture
+        yield capture
+        view = self.view(capture)
+        most = self.task.limit_bytes - view.fixed_bytes
+        high = max(view.acts_bytes)
+        seen = {tuple(capture)}
+        index = {name: c for c, name in enumerate(self.acts.names_C)}
+        for k, share in enumerate(_SHARES):
+            cap = int(share * min(most, high))
+            if self.late or self.is_best_possible or cap <= 0:
+                return
+            limit_s = self.task.left_s / (len(_SHARES) - k + 2)
+            result = of.plan(self.task.program, Budget(cap, "activation"), time_limit_s=limit_s)
+            if isinstance(result, Infeasible) and result.min_budget and share == _SHARES[0]:
+                result = of.plan(self.task.program, result.min_budget, time_limit_s=limit_s)
+            if not isinstance(result, Optimal | Feasible | TimedOut) or result.schedule is None:
+                return
+            steps = result.schedule.steps
+            order = [index[step.cnode] for step in steps if isinstance(step, Compute)]
+            plain = all(isinstance(step, Compute | Free) for step in steps)
+            if plain and tuple(order) not in seen:
+                seen.add(tuple(order))
+                yield order
+
+    def answer(self) -> PlanResult:
+        """The fastest schedule; else what the least would take."""
+        base_ns = self.acts.base_time_ns
+        if self.best is not None:
+            schedule, trace = self.best
+            if trace.time_ns <= base_ns:
+                return Optimal(schedule, trace.time_ns, trace.time_ns)
+            return Feasible(schedule, trace.time_ns, base_ns)
+        if self.late:
+            return TimedOut(None, 0, base_ns)
+        return self.infeasible()
+
+    def infeasible(self) -> Infeasible:
+        """Refuses the budget, with the least that was found."""
+        task = self.task
+        floor, where = lower_bound_bytes(task.program, "device", copies=True, homes=True)
+        reached = None if self.least is None else Budget(self.least.peak_bytes)
+        found = "" if reached is None else f"; the least it found is {reached.bytes} bytes"
+        message = f"{task.planner} found no plan under the budget of {task.limit_bytes} bytes{found}"
+        note = f"no plan of any planner needs less than {floor} bytes: {where} works on so much"
+        hint = (
+            f"give at least {reached.bytes} bytes" if reached else "give the host more bytes"
+        )
+        why = Diagnostic("FB0407", message, notes=(Note(note),), hint=hint)
+        return Infeasible(reached, floor, why, names_both=True)
