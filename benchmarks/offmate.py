@@ -1,7 +1,7 @@
 """Parameters, gradients, optimizer states and activations in one plan: predicted times.
 
-    python benchmarks/offmate.py                # the headline: Llama-2 7B, 10 GiB, against its parts
-    python benchmarks/offmate.py --budgets      # ten budgets, against the comparators
+    python benchmarks/offmate.py              # Llama-2 7B under 10 GiB, against its parts
+    python benchmarks/offmate.py --budgets    # ten budgets, against the comparators
 
 No graph is captured: blocks have the sizes and operations of the model's shape, and times by the
 device's rates. The compute rate is the one that gives the 10.9 s with unlimited memory which Zhao
@@ -10,9 +10,6 @@ device's rates. The compute rate is the one that gives the 10.9 s with unlimited
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from remat_compile.costs import load_device
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
 
@@ -83,7 +80,11 @@ def llama(
     blocks = layers + 2
     inputs = [state * min(i + 1, blocks) for i in range(blocks)]
     return StepInstance(
-        tuple(options), tuple(groups), (*inputs, *(n + state for n in reversed(inputs))), target, rates
+        tuple(options),
+        tuple(groups),
+        (*inputs, *(n + state for n in reversed(inputs))),
+        target,
+        rates,
     )
 
 
@@ -92,7 +93,9 @@ def _embedding(state: int) -> Option:
     return Option("keep", takes, takes, 0, state, state)
 
 
-def _options(results: list[tuple[str, float, float]], target: Target, *, sends: bool) -> tuple[Option, ...]:
+def _options(
+    results: list[tuple[str, float, float]], target: Target, *, sends: bool
+) -> tuple[Option, ...]:
     """The three options of Zhao 2024, 4.4: the backward of an operation takes twice its time."""
     total = sum(size for _, _, size in results)
     forward = sum(seconds for _, seconds, _ in results)
@@ -107,7 +110,9 @@ def _options(results: list[tuple[str, float, float]], target: Target, *, sends: 
             sent.append((round(now * 1e9), int(size)))
     again = sum(seconds for _, seconds, _ in cheap)
 
-    def option(name: str, more: float, saved: float, fwd: float, pieces: tuple[tuple[int, int], ...] = ()) -> Option:
+    def option(
+        name: str, more: float, saved: float, fwd: float, pieces: tuple[tuple[int, int], ...] = ()
+    ) -> Option:
         nanoseconds = round(forward * 1e9), round((2 * forward + more) * 1e9)
         return Option(name, *nanoseconds, int(saved), int(fwd), int(total + 2 * largest), pieces)
 

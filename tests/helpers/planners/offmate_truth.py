@@ -34,7 +34,9 @@ def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int
     return StepInstance(rows, groups, interface, target, rates, cpu_updates=cpu)
 
 
-def stays(instance: StepInstance, steps: list[list[int]], last: int, *, free: bool) -> Iterator[Stay]:
+def stays(
+    instance: StepInstance, steps: list[list[int]], last: int, *, free: bool
+) -> Iterator[Stay]:
     """All stays with at most one absence in each of the gaps; `free`: the host has a copy."""
     count = instance.steps
 
@@ -91,8 +93,8 @@ def least_time_ns(instance: StepInstance) -> int | None:
 
 
 def partition_step(numbers: list[int]) -> StepInstance:
-    """Zhao 2024, theorem 4.2.1: 3 m numbers of sum m V. The step takes 2 m units of time if and only
-    if they are in m parts of sum V. The forward of m units is m blocks here, since bytes are taken
+    """Zhao 2024, theorem 4.2.1: 3 m numbers of sum m V. The step takes 2 m units of time if and
+    only if they are in m parts of sum V. The forward of m units is m blocks here, since bytes are taken
     and given back between steps."""
     m = len(numbers) // 3
     part, unit = sum(numbers) // m, 10**6

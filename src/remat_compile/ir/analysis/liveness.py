@@ -53,9 +53,7 @@ def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[s
     return {name: 0 if name in uncounted else size for name, size in sizes.anode.items()}
 
 
-def held_bytes(
-    program: Program, kind: BudgetKind, sizes: Sizes, *, homes: bool = False
-) -> int:
+def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes, *, homes: bool = False) -> int:
     """Bytes counted from the first step to the last: what the caller holds. With `homes` without
     what may be at home on the host."""
     if kind == "activation":

@@ -23,7 +23,6 @@ _TURNS = 4
 """The last turn is measured: by then what one leaves to the next is what it found."""
 
 
-
 Cause = tuple[int, str, Key]
 """Why the device stood still: step, "d2h", "h2d" or "cpu", and what it waited for."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .courses import Course, Stay, StepPlan, absences, bytes_T, host_bytes, tensors_of
-from .courses import gap_after
 from .clock import time_ns
+from .courses import Course, Stay, StepPlan, absences, bytes_T, gap_after, host_bytes, tensors_of
 from .instance import Group, StepInstance, Tensor
 
 Comparator = Callable[[StepInstance], "StepPlan | None"]
@@ -94,9 +93,7 @@ def _option_rows(instance: StepInstance) -> Iterator[tuple[int, ...]]:
         yield tuple(of("recompute" if i < j else "keep", i) for i in range(instance.blocks))
 
 
-def _fastest(
-    instance: StepInstance, course: Callable[[int, Tensor], Course]
-) -> StepPlan | None:
+def _fastest(instance: StepInstance, course: Callable[[int, Tensor], Course]) -> StepPlan | None:
     courses = tuple(course(w, tensor) for w, tensor in tensors_of(instance))
     for options in _option_rows(instance):
         plan = StepPlan(options, courses)

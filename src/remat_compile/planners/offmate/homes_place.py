@@ -176,8 +176,7 @@ def repaired(view: MovableOrder, limit_bytes: int, choice: Choice) -> Placement:
         ways = list(_ways_at(view, choice, k))
         if not ways:
             return placement
-        need = -int(placement.room[k])
-        _, choice = max(ways, key=lambda way: (way[0], sorted(way[1].dropped), need))
+        _, choice = max(ways, key=lambda way: way[0])
         placement = Placement(view, limit_bytes, choice)
     return placement
 
@@ -227,10 +226,8 @@ def refilled(view: MovableOrder, limit_bytes: int, placement: Placement) -> Plac
     for gap in sorted(inner, key=lambda gap: (_away_ns(view, gap), gap)) + sorted(
         homes, key=lambda gap: (-sizes[gap[0]], gap)
     ):
-        if is_home_gap(gap):
-            gaps = {g for g in choice.dropped if g[0] == gap[0]}
-        else:
-            gaps = {gap}
+        whole = is_home_gap(gap)
+        gaps = {g for g in choice.dropped if g == gap or (whole and g[0] == gap[0])}
         less = Placement(view, limit_bytes, replace(choice, dropped=choice.dropped - gaps))
         if less.fits:
             choice, placement = less.choice, less

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from math import ceil
 
 from ..solvers import MilpBuilder, MilpSolver
-from ..solvers.milp import INFINITY, Terms
-from .homes_place import Choice, gaps_of, is_home_gap
+from ..solvers.milp import INFINITY, Terms, Vector
+from .homes_place import Choice, Gap, gaps_of, is_home_gap
 from .movable import Grad, MovableOrder, Param
 from .rounding import at_least
 
@@ -175,9 +174,8 @@ class HomesProgram:
         dropped = {gap for p in self.view.params if not p.uses for gap in gaps_of(self.view, p)}
         for w, group in enumerate(self.groups):
             at_home = group.size_bytes * (1 - float(point[self.sto[w][0]]))
-            away = [ceil(at_home - _NEAR * group.size_bytes)]
-            chosen = at_least([p.size_bytes for p in group.params], away[0])
-            for k in chosen:
+            need = at_home - _NEAR * group.size_bytes
+            for k in at_least([p.size_bytes for p in group.params], need):
                 param = group.params[k]
                 for gap in gaps_of(self.view, param):
                     if is_home_gap(gap) or self._is_dropped(w, gap, point):
@@ -189,9 +187,8 @@ class HomesProgram:
             sent |= {some[k].name for k in at_least([g.size_bytes for g in some], leaves)}
         return Choice(frozenset(dropped), frozenset(sent))
 
-    def _is_dropped(self, w: int, gap: tuple[str, int, int], point: object) -> bool:
-        """True if in some segment of the gap the program has not all of its home's share there."""
+    def _is_dropped(self, w: int, gap: Gap, point: Vector) -> bool:
+        """True if in some segment of the gap not all of the group is there."""
         between = range(self.segment[gap[1]] + 1, self.segment[gap[2]])
-        values = point  # type: ignore[assignment]
-        there = (values[self.sto[w][t]] + values[self.prf[w][t]] for t in between)  # type: ignore[index]
+        there = (point[self.sto[w][t]] + point[self.prf[w][t]] for t in between)
         return min(there, default=1.0) < 1 - 1e-3

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 
+from ...ir.analysis.liveness import lower_bound_bytes
 from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Budget
-from ...ir.analysis.liveness import lower_bound_bytes
 from ...ir.schedule import Compute, Free, Schedule
 from ...ir.semantics.simulate import Trace, simulate
 from ..contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
@@ -78,30 +78,37 @@ class HomesTask:
                     self.take(refilled(view, limit, placement))
 
     def orders(self, of: Planner) -> Iterator[Order]:
-        """The captured order, and those of another planner under several budgets."""
+        """The captured order, that of another planner with nothing moved, and its orders under
+        several budgets of activations."""
         capture = self.acts.capture
         yield capture
         view = self.view(capture)
-        most = self.task.limit_bytes - view.fixed_bytes
-        high = max(view.acts_bytes)
+        most = min(self.task.limit_bytes - view.fixed_bytes, max(view.acts_bytes))
+        caps = [Budget(int(share * most), "activation") for share in _SHARES]
         seen = {tuple(capture)}
-        index = {name: c for c, name in enumerate(self.acts.names_C)}
-        for k, share in enumerate(_SHARES):
-            cap = int(share * min(most, high))
-            if self.late or self.is_best_possible or cap <= 0:
+        for k, budget in enumerate([Budget(self.task.limit_bytes), *caps]):
+            if self.late or self.is_best_possible or budget.bytes <= 0:
                 return
-            limit_s = self.task.left_s / (len(_SHARES) - k + 2)
-            result = of.plan(self.task.program, Budget(cap, "activation"), time_limit_s=limit_s)
-            if isinstance(result, Infeasible) and result.min_budget and share == _SHARES[0]:
+            limit_s = self.task.left_s / (len(caps) - k + 3)
+            result = of.plan(self.task.program, budget, time_limit_s=limit_s)
+            if k == 1 and isinstance(result, Infeasible) and result.min_budget is not None:
                 result = of.plan(self.task.program, result.min_budget, time_limit_s=limit_s)
-            if not isinstance(result, Optimal | Feasible | TimedOut) or result.schedule is None:
+            order = self._order_of(result)
+            if order is None and k:
                 return
-            steps = result.schedule.steps
-            order = [index[step.cnode] for step in steps if isinstance(step, Compute)]
-            plain = all(isinstance(step, Compute | Free) for step in steps)
-            if plain and tuple(order) not in seen:
+            if order is not None and tuple(order) not in seen:
                 seen.add(tuple(order))
                 yield order
+
+    def _order_of(self, result: PlanResult) -> Order | None:
+        """The order of a plan that only computes and frees."""
+        if not isinstance(result, Optimal | Feasible | TimedOut) or result.schedule is None:
+            return None
+        steps = result.schedule.steps
+        if not all(isinstance(step, Compute | Free) for step in steps):
+            return None
+        index = {name: c for c, name in enumerate(self.acts.names_C)}
+        return [index[step.cnode] for step in steps if isinstance(step, Compute)]
 
     def answer(self) -> PlanResult:
         """The fastest schedule; else what the least would take."""
@@ -121,10 +128,10 @@ class HomesTask:
         floor, where = lower_bound_bytes(task.program, "device", copies=True, homes=True)
         reached = None if self.least is None else Budget(self.least.peak_bytes)
         found = "" if reached is None else f"; the least it found is {reached.bytes} bytes"
-        message = f"{task.planner} found no plan under the budget of {task.limit_bytes} bytes{found}"
-        note = f"no plan of any planner needs less than {floor} bytes: {where} works on so much"
-        hint = (
-            f"give at least {reached.bytes} bytes" if reached else "give the host more bytes"
+        message = (
+            f"{task.planner} found no plan under the budget of {task.limit_bytes} bytes{found}"
         )
+        note = f"no plan of any planner needs less than {floor} bytes: {where} works on so much"
+        hint = f"give at least {reached.bytes} bytes" if reached else "give the host more bytes"
         why = Diagnostic("FB0407", message, notes=(Note(note),), hint=hint)
         return Infeasible(reached, floor, why, names_both=True)

@@ -150,9 +150,7 @@ def in_order_of_return(inst: StepInstance, plan: StepPlan, starts_T: list[int]) 
     for n in range(count - half, count):
         begins[n] = length + starts_T[turn[n]]
     jobs = sorted(
-        (place[c.grad_sent] + 1, k)
-        for k, c in enumerate(plan.courses)
-        if c.grad_sent is not None
+        (place[c.grad_sent] + 1, k) for k, c in enumerate(plan.courses) if c.grad_sent is not None
     )
     courses = list(plan.courses)
     waiting: list[tuple[int, int]] = []

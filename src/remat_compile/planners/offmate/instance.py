@@ -169,8 +169,8 @@ def instance_of(
     """The blocks of a program: its chain's stages, the loss last. Options are to keep all that the
     backward reads, to run the forward again, and to offload what is not cheap.
 
-    Parameters below `small_bytes` stay on the device, with gradient and states, and so does all else
-    that the caller holds.
+    Parameters below `small_bytes` stay on the device, with gradient and states, and so does all
+    else that the caller holds.
     """
     rates = rates or Rates()
     graph, sizes = program.graph, Sizes.of(program)
@@ -215,7 +215,8 @@ def _ways(
     again = frozenset(c for c in range(block.loss) if block.makable_C[c])
     nothing = option_of(chain, i, order_without(block, again))
     ways: list[tuple[BlockOption, tuple[tuple[int, int], ...]]] = [(everything, ())]
-    if nothing.kept < everything.kept:
+    size = chain.instance.size_A
+    if sum(size[a] for a in nothing.kept) < sum(size[a] for a in everything.kept):
         ways.append((nothing, ()))
     if target.has_link and i < len(chain) - 2:
         cheap = frozenset(c for c in again if _is_cheap(block, c, target))
@@ -241,9 +242,7 @@ def _pieces(chain: Chain, option: BlockOption) -> tuple[tuple[int, int], ...]:
     return tuple(pieces)
 
 
-def _priced(
-    inst: Instance, stage: Stage, k: int, sent: tuple[tuple[int, int], ...]
-) -> Option:
+def _priced(inst: Instance, stage: Stage, k: int, sent: tuple[tuple[int, int], ...]) -> Option:
     option = stage.options[k]
     kind = "offload" if sent else "recompute" if k else "keep"
     gone = sum(size for _, size in sent)

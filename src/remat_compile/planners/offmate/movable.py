@@ -1,7 +1,7 @@
 """An order with what could be elsewhere while it runs: parameters and the like, and gradients.
 
-Between two steps storage of the caller may be on the host (`on host %w`, spec/semantics.md). Then it
-is on the device from a prefetch before an entry that reads it until it is freed behind one, and
+Between two steps storage of the caller may be on the host (`on host %w`, spec/semantics.md). Then
+it is on the device from a prefetch before an entry that reads it until it is freed behind one, and
 costs no copy out. A gradient that ends on the host is copied there behind its last writer.
 
 Entries of an order are its positions; a *boundary* i is what happens just before entry i.

@@ -1,4 +1,4 @@
-"""`offmate`: parameters and gradients at home on the host, beside what another planner recomputes."""
+"""`offmate`: parameters and gradients at home on the host, beside what `of` recomputes."""
 
 from __future__ import annotations
 

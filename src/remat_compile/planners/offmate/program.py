@@ -1,7 +1,7 @@
 """O-ILP: which option each block has, and where each part of each group is in each step.
 
-Zhao 2024, section 4.5, re-derived; what differs from print is in docs/notes/offmate.md. Fractions in
-[0, 1] of group w in step t, sums over steps run through the turn (after 2 L - 1 comes 0):
+Zhao 2024, section 4.5, re-derived; what differs from print is in docs/notes/offmate.md. Fractions
+in [0, 1] of group w in step t, sums over steps run through the turn (after 2 L - 1 comes 0):
 
     Sto, StoO    valid and on the device: parameter, states of what the device updates
     Prf, PrfO    on the way to the device; there from the next step on
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..solvers import Answer, Milp, MilpBuilder, MilpSolver
+from ..solvers import Milp, MilpBuilder
 from ..solvers.milp import INFINITY, Terms, Vector, merged
 from .instance import Group, StepInstance
 
@@ -61,7 +61,8 @@ class Fractions:
 
 class StepProgram:
     """The rows for an instance. `lag`: see above. `whole`: groups are moved as a whole. `priced`:
-    copies cost a little. `less_T`: bytes of the budget to leave in a step. Index legend: columns `x[kind][w][t]`."""
+    copies cost a little. `less_T`: bytes of the budget to leave in a step. Index legend: columns
+    `x[kind][w][t]`."""
 
     def __init__(
         self,
@@ -79,9 +80,7 @@ class StepProgram:
         self.unit_ns = max(1.0, instance.unlimited_ns / instance.steps)
         self.price = _TRANSFER_PRICE if priced else 0.0
         self.x = {kind: [self._columns(kind, g) for g in instance.groups] for kind in KINDS}
-        self.comp = [
-            [self.builder.column() for _ in options] for options in instance.options_L
-        ]
+        self.comp = [[self.builder.column() for _ in options] for options in instance.options_L]
         self.time = [
             self.builder.column(cost=1.0, upper=INFINITY, integer=False) for _ in self.steps
         ]
@@ -154,7 +153,10 @@ class StepProgram:
         between = list(group.between(inst.blocks))
         for t in between:
             done = t + (not self.lag)
-            row([*self._sum("Opt", w, last, t + 1), *self._sum("OflG", w, last, done, -1.0)], upper=0)
+            row(
+                [*self._sum("Opt", w, last, t + 1), *self._sum("OflG", w, last, done, -1.0)],
+                upper=0,
+            )
             pending = [*_times(cpu, share), *self._sum("Opt", w, last, done, -share)]
             row(merged([(sto[t], 1.0), (prf[t], 1.0), *pending]), upper=1.0)
         if not self.lag:
@@ -177,7 +179,10 @@ class StepProgram:
         unit = max(1, *(g.size_bytes for g in inst.groups), *inst.interface_T)
         if inst.target.memory_bytes is not None:
             for t in self.steps:
-                terms, fixed = [*self._moved(t), *self._activations(t)], self._fixed(t) + self.less_T[t]
+                terms, fixed = (
+                    [*self._moved(t), *self._activations(t)],
+                    self._fixed(t) + self.less_T[t],
+                )
                 room = (inst.memory_bytes - fixed) / unit
                 self.builder.row(merged(_times(terms, 1 / unit)), upper=room)
         if inst.target.host_bytes is not None:

@@ -1,7 +1,7 @@
 """From fractions of groups to whole tensors (Zhao 2024, 4.6 and algorithm 8).
 
 In each step at least as much is gone as the program says, and at most as much comes back, so that a
-step holds no more than in the program. Which tensors: exact subset sums, at 1 MiB.
+step holds no more than in the program. Which tensors: by subset sums.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from .courses import Course, Stay, StepPlan, gap_after
 from .instance import Group, StepInstance, Tensor
 from .program import Fractions
 
-_UNIT = 1 << 20
 _MOST_CELLS = 10_000
 _NOISE = 1e-6
 
 
 def at_least(sizes: Sequence[int], need: float) -> frozenset[int]:
     """The places of sizes whose sum is the least of those that reach `need` (all where none does).
-    By a table of sums in units of 1 MiB, or more where there would be over 10 000 of them.
+    By a table of 10 000 sums at most: exact up to so many bytes, and to a ten thousandth of all.
 
     >>> sorted(at_least([5 << 20, 3 << 20, 4 << 20], 6 << 20))
     [1, 2]
@@ -30,17 +29,17 @@ def at_least(sizes: Sequence[int], need: float) -> frozenset[int]:
         return frozenset()
     if need >= total:
         return frozenset(range(len(sizes)))
-    unit = max(1, min(_UNIT, min(sizes)), -(-total // _MOST_CELLS))
-    reached: dict[int, tuple[int, frozenset[int]]] = {0: (0, frozenset())}
+    unit = -(-total // _MOST_CELLS)
+    reached: dict[int, tuple[int, int]] = {0: (0, 0)}
     for place, size in enumerate(sizes):
         for exact, chosen in list(reached.values()):
             with_it = exact + size
-            cell = with_it // unit
             # Of the sums in one cell the largest is kept: it reaches any need that another does.
+            cell = with_it // unit
             if cell not in reached or reached[cell][0] < with_it:
-                reached[cell] = (with_it, chosen | {place})
-    fitting = [(exact, sorted(chosen)) for exact, chosen in reached.values() if exact >= need]
-    return frozenset(min(fitting)[1]) if fitting else frozenset(range(len(sizes)))
+                reached[cell] = (with_it, chosen | 1 << place)
+    _, chosen = min(some for some in reached.values() if some[0] >= need)
+    return frozenset(place for place in range(len(sizes)) if chosen >> place & 1)
 
 
 def at_most(sizes: Sequence[int], room: float) -> frozenset[int]:
@@ -83,9 +82,7 @@ class _Group:
             gap = [self.turn.index(t) for t in gap_after(group, self.instance.blocks, use)]
             self._gap(("Sto", "Prf"), group.size_bytes, sizes, gap, away)
         sent = self._sent("Ofl", group.size_bytes, sizes, away, cpu)
-        weights = [
-            self._stay(absent, out) for absent, out in zip(away, sent, strict=True)
-        ]
+        weights = [self._stay(absent, out) for absent, out in zip(away, sent, strict=True)]
         mine = [k for k, tensor in enumerate(tensors) if tensor.grad_bytes and k not in cpu]
         grads = [round(states * tensors[k].grad_bytes) for k in mine]
         away = [set() for _ in mine]
@@ -127,9 +124,7 @@ class _Group:
             total = self.group.grad_bytes
             sent = self._by("OflG", total, done, 0, window - 2)
             updated = self._by("Opt", total, done, sent + 1, window - 1)
-            plans[k] = replace(
-                plans[k], grad_sent=self.turn[sent], updated=self.turn[updated]
-            )
+            plans[k] = replace(plans[k], grad_sent=self.turn[sent], updated=self.turn[updated])
 
     def _by(self, kind: str, size: float, need: float, begin: int, end: int) -> int:
         """The first place from `begin` on, `end` at the latest, by which so much is done."""
@@ -193,7 +188,8 @@ class _Group:
         done = 0.0
         trained = [tensor.grad_bytes > 0 for tensor in self.group.tensors]
         leaving = [
-            k for k in range(len(sizes))
+            k
+            for k in range(len(sizes))
             if away[k] and k not in cpu and (kind == "OflO" or trained[k])
         ]
         for k in sorted(leaving, key=lambda k: (min(away[k]), -sizes[k])):

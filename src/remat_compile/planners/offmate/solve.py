@@ -95,16 +95,15 @@ def _rounded_plans(
 def best_fractions(
     instance: StepInstance, solver: MilpSolver, deadline: float, less_T: Sequence[int] = ()
 ) -> Iterator[Fractions]:
-    """Points of the program: the optimum where it is small, and that for whole groups; else the optimum for the options that
-    its relaxation leans to, and for those of them that need no more memory."""
+    """Points of the program. Where it is small the optimum, and that for whole groups; else the
+    optimum for the options that its relaxation leans to, and for those of them that need no more
+    memory."""
     program = StepProgram(instance, less_T=less_T)
     milp = program.build()
     if milp.columns <= _MOST_COLUMNS:
         exact = StepProgram(instance, less_T=less_T, whole=True)
         for rows in (program, exact):
-            solved = solver.solve(
-                rows.build(), _SMALL_S, options={"mip_rel_gap": 1e-3}
-            )
+            solved = solver.solve(rows.build(), _SMALL_S, options={"mip_rel_gap": 1e-3})
             if solved.point is not None:
                 yield rows.fractions(solved.point)
         return
@@ -117,7 +116,9 @@ def best_fractions(
             choose(instance, i, [float(point[c]) for c in columns])
             for i, columns in enumerate(program.comp)
         )
-        solved = solver.solve(program.fixed(options).relaxed(), deadline - monotonic(), options=_IPM)
+        solved = solver.solve(
+            program.fixed(options).relaxed(), deadline - monotonic(), options=_IPM
+        )
         if solved.point is not None:
             yield program.fractions(solved.point)
             if choose is _likeliest and solved.objective <= answer.objective * (1 + 1e-3):
