@@ -37,7 +37,8 @@ def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int
 def stays(
     instance: StepInstance, steps: list[list[int]], last: int, *, free: bool
 ) -> Iterator[Stay]:
-    """All stays with at most one absence in each of the gaps; `free`: the host has a copy."""
+    """All stays with at most one absence in each of the gaps, whose last steps are the uses behind
+    them; `free`: the host has a copy."""
     count = instance.steps
 
     def ways(gap: list[int]) -> list[tuple[frozenset[int], frozenset[int]]]:
@@ -62,20 +63,27 @@ def courses(instance: StepInstance, w: int) -> Iterator[Course]:
     (tensor,) = group.tensors
     last, count = group.last_grad(instance.blocks), instance.steps
     between = list(group.between(instance.blocks))
-    gaps = [gap_after(group, instance.blocks, use) for use in group.uses(instance.blocks)]
-    turn = [(last + n) % count for n in range(1, count)]
+    gaps = [
+        _with_use(gap_after(group, instance.blocks, use), count)
+        for use in group.uses(instance.blocks)
+    ]
+    turn = [(last + n) % count for n in range(1, count + 1)]
     for weight in stays(instance, gaps, last, free=False):
         pages = stays(instance, [turn], last, free=False) if instance.rates.states else [Stay()]
         for states in pages:
             yield Course(w, tensor, weight, states)
     if not instance.cpu_updates:
         return
-    for sent, updated, back in combinations([last, *between], 3):
-        absent = set(between[: between.index(back)])
+    for sent, updated, back in combinations([last, *between, group.first], 3):
+        absent = set([*between, group.first][: [*between, group.first].index(back)])
         others = [gap for gap in gaps if not set(gap) & set(between)]
         for stay in stays(instance, others, last, free=True):
             weight = Stay(stay.absent | absent, stay.fetched | {back})
             yield Course(w, tensor, weight, grad_sent=sent, updated=updated)
+
+
+def _with_use(gap: list[int], count: int) -> list[int]:
+    return [*gap, (gap[-1] + 1) % count] if gap else []
 
 
 def least_time_ns(instance: StepInstance) -> int | None:

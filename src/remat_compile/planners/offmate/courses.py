@@ -11,7 +11,7 @@ from .instance import Group, StepInstance, Tensor
 @dataclass(frozen=True, slots=True)
 class Stay:
     """Bytes that leave the device: in the steps `absent` none of them is there; in `fetched` steps
-    a copy back begins, which counts from then on and is there for the next step. `sent` is the step
+    a copy back begins, which counts from then on; a use in that step waits for it. `sent` is the step
     in which the copy to the host begins; None where the host has it anyway, or nothing leaves."""
 
     absent: frozenset[int] = frozenset()
@@ -112,9 +112,9 @@ def _faults(inst: StepInstance, course: Course) -> Iterator[str]:
     if course.grad_sent is None or course.grad_sent not in (last, *between):
         yield f"the gradient of {name} is not sent after its last writer"
         return
-    turn = [last, *between]
+    turn = [last, *between, group.first]
     sent = turn.index(course.grad_sent)
-    if course.updated not in turn or turn.index(course.updated) <= sent:
+    if course.updated not in between or turn.index(course.updated) <= sent:
         yield f"{name} is updated before its gradient is there"
         return
     updated = turn.index(course.updated)
@@ -138,8 +138,6 @@ def _stay_faults(name: str, stay: Stay, uses: frozenset[int], count: int) -> Ite
     returns = {(t + 1) % count for t in stay.absent} - stay.absent
     if returns != stay.fetched:
         yield f"{name} does not come back where its absence ends"
-    elif stay.fetched & uses:
-        yield f"{name} is used while it comes back"
 
 
 def everything_there(instance: StepInstance, options: tuple[int, ...]) -> StepPlan:

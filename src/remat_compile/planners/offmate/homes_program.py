@@ -5,15 +5,16 @@ and the step is not a cycle, since a home on the host is one between steps. Segm
 the first entry and takes no time, as the last one after all. Fractions of group w in segment t:
 
     Sto[t]   on the device;  home on the host: 1 - Sto[0]
-    Prf[t]   on the way to the device; there from the next segment on
+    Prf[t]   on the way to the device; there from the next segment on, or in time for its own
+             segment's use, which waits
     Gra[t]   of its gradient on the device;  Ofl[t] on the way to the host
 
     Sto[t] = 1 where w is used;  Sto[t] >= Sto[0]
-    Sto[t+1] <= Sto[t] + Prf[t]
+    Sto[t+1] <= Sto[t] + Prf[t] (+ Prf[t+1] where w is used)
     Gra[t] = 1 where it is written;  Gra[t+1] >= Gra[t] - Ofl[t]
-    sum |w| (Sto + Prf) + |w|_g Gra + all else of the segment <= budget
+    sum |w| (Sto + Prf where not used) + |w|_g Gra + all else of the segment <= budget
     sum |w| (1 - Sto[0]) + |w|_g (1 - Gra[end]) <= bytes of the host
-    Time >= computations;  >= |w| Prf / h2d;  >= |w|_g Ofl / d2h;  >= both / both
+    Time >= computations + |w| Prf / h2d where used;  >= |w| Prf / h2d;  >= |w|_g Ofl / d2h;  >= both / both
 
 and the least sum of Time, with a little for each copy.
 """
@@ -34,7 +35,7 @@ _MOST_SEGMENTS = 48
 _NEAR = 1e-6
 
 
-def segments_of(view: MovableOrder, most: int = _MOST_SEGMENTS) -> list[range]:
+def segments_of(view: MovableOrder, most: int) -> list[range]:
     """The entries in at most so many rows: a new one begins with an entry that reads a parameter
     which the row has not, once the row has its share of the time or of the bytes of parameters."""
     used: dict[int, list[Param]] = defaultdict(list)
@@ -69,11 +70,19 @@ class _Group:
 
 
 class HomesProgram:
-    """The rows. Segments are numbered from 1; 0 and `end` have no entries."""
+    """The rows. Segments are numbered from 1; 0 and `end` have no entries. With a segment for each
+    entry and no `price` on copies its optimum bounds the time of every choice in this order."""
 
-    def __init__(self, view: MovableOrder, limit_bytes: int):
-        self.view, self.builder = view, MilpBuilder()
-        self.rows = segments_of(view)
+    def __init__(
+        self,
+        view: MovableOrder,
+        limit_bytes: int,
+        *,
+        most_segments: int = _MOST_SEGMENTS,
+        price: float = _PRICE,
+    ):
+        self.view, self.builder, self.price = view, MilpBuilder(), price
+        self.rows = segments_of(view, most_segments)
         self.end = len(self.rows) + 1
         self.segment = {i: t for t, row in enumerate(self.rows, 1) for i in row}
         by_uses: dict[frozenset[int], list[Param]] = defaultdict(list)
@@ -93,10 +102,7 @@ class HomesProgram:
         self.sto = [
             [column(lower=float(t in g.uses), integer=False) for t in steps] for g in self.groups
         ]
-        self.prf = [
-            [column(upper=float(t not in g.uses), integer=False) for t in steps]
-            for g in self.groups
-        ]
+        self.prf = [[column(integer=False) for _ in steps] for _ in self.groups]
         self.gra = [
             [column(lower=float(made <= t <= last), integer=False) for t in steps]
             for (made, last), _ in self.grads
@@ -110,9 +116,10 @@ class HomesProgram:
 
     def _flows(self) -> None:
         row = self.builder.row
-        for sto, prf in zip(self.sto, self.prf, strict=True):
+        for group, sto, prf in zip(self.groups, self.sto, self.prf, strict=True):
             for t in range(self.end):
-                row([(sto[t + 1], 1.0), (sto[t], -1.0), (prf[t], -1.0)], upper=0.0)
+                own = [(prf[t + 1], -1.0)] if t + 1 in group.uses else []
+                row([(sto[t + 1], 1.0), (sto[t], -1.0), (prf[t], -1.0), *own], upper=0.0)
                 row([(sto[t + 1], 1.0), (sto[0], -1.0)], lower=0.0)
         for ((_, last), _), gra, ofl in zip(self.grads, self.gra, self.ofl, strict=True):
             for t in range(last, self.end):
@@ -130,8 +137,11 @@ class HomesProgram:
             held: Terms = []
             back: Terms = []
             out: Terms = []
+            in_time: Terms = []
             for w, size in enumerate(sizes):
-                held += [(self.sto[w][t], size), (self.prf[w][t], size)]
+                used = t in self.groups[w].uses
+                (in_time if used else held).append((self.prf[w][t], size))
+                held.append((self.sto[w][t], size))
                 back.append((self.prf[w][t], size))
             for w, size in enumerate(grads):
                 (made, _), _ = self.grads[w]
@@ -143,7 +153,10 @@ class HomesProgram:
             room = (limit_bytes - view.fixed_bytes - acts) / self.unit_bytes
             row([(c, v / self.unit_bytes) for c, v in held], upper=room)
             spent = sum(view.times_ns[i] for i in entries)
-            row([(self.time[t], 1.0)], lower=spent / self.unit_ns)
+            waits = [
+                (c, -v * 1e9 / (target.h2d_bytes_per_s or 1) / self.unit_ns) for c, v in in_time
+            ]
+            row([(self.time[t], 1.0), *waits], lower=spent / self.unit_ns)
             self._moves(t, back, target.h2d_bytes_per_s)
             self._moves(t, out, target.d2h_bytes_per_s)
             self._moves(t, [*back, *out], target.shared_bytes_per_s)
@@ -162,7 +175,7 @@ class HomesProgram:
             return
         takes = [(c, size * 1e9 / rate / self.unit_ns) for c, size in terms]
         for column, value in takes:
-            self.builder.price(column, max(self.builder.cost(column), _PRICE * value))
+            self.builder.price(column, max(self.builder.cost(column), self.price * value))
         self.builder.row([(self.time[t], 1.0), *((c, -v) for c, v in takes)], lower=0.0)
 
     def solve(self, solver: MilpSolver, time_limit_s: float) -> Choice | None:

@@ -11,6 +11,7 @@ from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Budget
 from ...ir.schedule import Compute, Free, Schedule
 from ...ir.semantics.simulate import Trace, simulate
+from ...ir.wording import worded
 from ..contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task
@@ -32,6 +33,8 @@ class HomesTask:
     acts: Instance = field(init=False)
     best: tuple[Schedule, Trace] | None = None
     least: Trace | None = None
+    host_bytes: int | None = None
+    """The least on the host of a schedule that fits otherwise, where the host is too small."""
 
     def __post_init__(self) -> None:
         self.acts = Instance.of(self.task.program, "activation")
@@ -54,6 +57,10 @@ class HomesTask:
         trace = simulate(self.task.program, schedule)
         host = self.task.program.target.host_bytes
         if host is not None and trace.host_peak_bytes > host:
+            if trace.peak_bytes <= self.task.limit_bytes:
+                self.host_bytes = min(
+                    self.host_bytes or trace.host_peak_bytes, trace.host_peak_bytes
+                )
             return
         if self.least is None or trace.peak_bytes < self.least.peak_bytes:
             self.least = trace
@@ -123,7 +130,8 @@ class HomesTask:
         return self.infeasible()
 
     def infeasible(self) -> Infeasible:
-        """Refuses the budget, with the least that was found."""
+        """Refuses the budget, with the least that was found; FB0475 where the host is what is too
+        small."""
         task = self.task
         floor, where = lower_bound_bytes(task.program, "device", copies=True, homes=True)
         reached = None if self.least is None else Budget(self.least.peak_bytes)

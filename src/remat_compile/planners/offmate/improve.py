@@ -80,7 +80,7 @@ def _other_courses(inst: StepInstance, course: Course, cause: Cause) -> Iterator
             other = Stay()
         yield replace(course, states=other) if kind == "states" else replace(course, weight=other)
     between = list(group.between(inst.blocks))
-    if why == "d2h" and course.updated is None and inst.cpu_updates and len(between) >= 2:
+    if why == "d2h" and course.updated is None and inst.cpu_updates and between:
         yield _on_cpu(course, last, between, count)
 
 
@@ -131,10 +131,9 @@ def _on_device(course: Course) -> Course:
 def _on_cpu(course: Course, last: int, between: list[int], count: int) -> Course:
     """Updated by the CPU, and back just before the first use; elsewhere as it was."""
     rest = course.weight.absent - set(between)
-    returns = frozenset((t + 1) % count for t in rest if (t + 1) % count not in rest)
-    absent = rest | set(between[:-1])
-    fetched = returns | {between[-1]}
-    weight = Stay(frozenset(absent), fetched - absent)
+    absent = rest | set(between[: max(1, len(between) - 1)])
+    fetched = frozenset((t + 1) % count for t in absent if (t + 1) % count not in absent)
+    weight = Stay(frozenset(absent), fetched)
     return Course(course.group, course.tensor, weight, grad_sent=last, updated=between[0])
 
 
@@ -172,7 +171,8 @@ def in_order_of_return(inst: StepInstance, plan: StepPlan, starts_T: list[int]) 
 
 def _first_fetch(inst: StepInstance, course: Course, place: dict[int, int]) -> int:
     between = list(inst.groups[course.group].between(inst.blocks))
-    return min(place[t] for t in between if t in course.weight.fetched)
+    first = inst.groups[course.group].first
+    return min(place[t] for t in (*between, first) if t in course.weight.fetched)
 
 
 def _moved_update(
@@ -180,11 +180,11 @@ def _moved_update(
 ) -> Course:
     between = list(inst.groups[course.group].between(inst.blocks))
     place = {t: m for m, t in enumerate(turn)}
-    fetch = min((t for t in between if t in course.weight.fetched), key=lambda t: place[t])
-    latest = place[between[-1]]
+    fetch = turn[_first_fetch(inst, course, place)]
+    latest = place[inst.groups[course.group].first]
     ready = next((m for m in range(n + 1, latest) if begins[m] >= end), latest)
-    wanted = max(place[fetch], min(ready, latest), n + 1)
-    if n >= latest or wanted > latest:
+    wanted = max(place[fetch], ready)
+    if n >= latest or turn[n] not in between:
         return course
     absent = course.weight.absent | {turn[m] for m in range(place[fetch], wanted)}
     fetched = (course.weight.fetched - {fetch}) | {turn[wanted]}

@@ -4,7 +4,8 @@ Zhao 2024, section 4.5, re-derived; what differs from print is in docs/notes/off
 in [0, 1] of group w in step t, sums over steps run through the turn (after 2 L - 1 comes 0):
 
     Sto, StoO    valid and on the device: parameter, states of what the device updates
-    Prf, PrfO    on the way to the device; there from the next step on
+    Prf, PrfO    on the way to the device; there from the next step on, or in time for the step's
+                 own use, which waits: parameters before the computation, states before the update
     Ofl, OflO    on the way to the host, as the device updated it
     OflG         gradient on the way to the host, of what the CPU updates
     Opt          updated by the CPU;  X_w = sum of Opt
@@ -13,15 +14,16 @@ in [0, 1] of group w in step t, sums over steps run through the turn (after 2 L 
     StoO[g] >= 1 - X                                                                 (4.6)
     Sto[t]  + sum Ofl[g..t-1]  >= |w|_g/|w| (1 - X)      or the host's is old        (4.7)
     StoO[t] + sum OflO[g..t-1] >= 1 - X                                              (4.8)
-    Sto[t+1] <= Sto[t] + Prf[t];  StoO[t+1] <= StoO[t] + PrfO[t]                (4.9, 4.10)
+    Sto[t+1] <= Sto[t] + Prf[t] (+ Prf[t+1] where used);  StoO the same         (4.9, 4.10)
     sum Opt[..t] <= sum OflG[g..t-1];  sum OflG = X      a gradient goes first       (4.12)
     |w| (Sto[t] + Prf[t]) + |w|_g (X - sum Opt[..t-1]) <= |w|   after g, before f    (4.13)
 
-    device: sum |w| (Sto + Prf) + k |w|_g (StoO + PrfO) + |w|_g (X - sum OflG[g..t-1])
-            + gradients being made + interface + saved + option's own <= M           (4.17)
+    device: sum |w| (Sto + Prf) + k |w|_g (StoO + PrfO), Prf where not used,
+            + |w|_g (X - sum OflG[g..t-1]) + gradients being made + interface + saved + option's own <= M           (4.17)
     host:   sum |w| + O Comp + |w|_g sum (k OflO + (k+1) Opt) <= M_CPU               (4.18)
 
-    Time >= sum Comp T                                                               (4.19)
+    Time >= sum Comp T + |w| Prf / h2d where used                                    (4.19)
+    Time >= k |w|_g PrfO / h2d + (1 - X) |w|_g / a_G + ...
     Time >= sum Comp T + (1 - X) |w|_g / a_G + (|w| Ofl + k |w|_g OflO) / d2h  for g_w = t
     Time >= sum Comp T + (|w| Ofl + |w|_g OflG + k |w|_g OflO) / d2h           for g_w = t  (4.20)
     Time >= bytes / h2d;  >= bytes / d2h;  >= all / both;  >= H + |w|_g Opt / a_C    (4.21-4.23)
@@ -104,16 +106,16 @@ class StepProgram:
         between = list(group.between(inst.blocks))
         open_T: dict[str, set[int]] = {
             "Sto": set(self.steps),
-            "Prf": set(self.steps) - used,
+            "Prf": set(self.steps),
             "Ofl": set(self.steps) if trained else set(),
             "OflG": {last, *between} if trained and inst.cpu_updates else set(),
-            "Opt": set(between[:-1]) if trained and inst.cpu_updates else set(),
+            "Opt": set(between) if trained and inst.cpu_updates else set(),
             "StoO": set(self.steps) if states else set(),
-            "PrfO": set(self.steps) - {last} if states else set(),
+            "PrfO": set(self.steps) if states else set(),
             "OflO": set(self.steps) if states else set(),
         }
         if not self.lag and open_T["OflG"]:
-            open_T["Opt"] = {last, *between}
+            open_T["Opt"] = {last, *between, group.first}
         return [
             self.builder.column(
                 lower=float(kind == "Sto" and t in used),
@@ -142,7 +144,8 @@ class StepProgram:
         cpu = self._all("Opt", w)
         for t in self.steps:
             after = (t + 1) % count
-            row([(sto[after], 1.0), (sto[t], -1.0), (prf[t], -1.0)], upper=0.0)
+            own = [(prf[after], -1.0)] if after in group.uses(inst.blocks) else []
+            row([(sto[after], 1.0), (sto[t], -1.0), (prf[t], -1.0), *own], upper=0.0)
             if t != last and share:
                 sent = self._sum("Ofl", w, last, t)
                 row([(sto[t], 1.0), *sent, *_times(cpu, share)], lower=share)
@@ -151,7 +154,7 @@ class StepProgram:
         row([*self._all("OflG", w), *_times(cpu, -1.0)], 0.0, 0.0)
         row([(sto[(last + 1) % count], 1.0), *_times(cpu, share)], upper=1.0)
         between = list(group.between(inst.blocks))
-        for t in between:
+        for t in (*between, group.first):
             done = t + (not self.lag)
             row(
                 [*self._sum("Opt", w, last, t + 1), *self._sum("OflG", w, last, done, -1.0)],
@@ -164,7 +167,9 @@ class StepProgram:
         if not inst.rates.states:
             return
         for t in self.steps:
-            row([(stoo[(t + 1) % count], 1.0), (stoo[t], -1.0), (prfo[t], -1.0)], upper=0.0)
+            after = (t + 1) % count
+            own = [(prfo[after], -1.0)] if after == last else []
+            row([(stoo[after], 1.0), (stoo[t], -1.0), (prfo[t], -1.0), *own], upper=0.0)
             row([(stoo[t], 1.0), *self._sum("OflO", w, last, t), *cpu], lower=1.0)
 
     # Resources
@@ -203,8 +208,12 @@ class StepProgram:
         inst = self.instance
         for w, group in enumerate(inst.groups):
             size, grad, states = self._bytes(w)
-            for kind, value in (("Sto", size), ("Prf", size), ("StoO", states), ("PrfO", states)):
-                yield self.x[kind][w][t], value
+            yield self.x["Sto"][w][t], size
+            yield self.x["StoO"][w][t], states
+            if t not in group.uses(inst.blocks):
+                yield self.x["Prf"][w][t], size
+            if t != group.last_grad(inst.blocks):
+                yield self.x["PrfO"][w][t], states
             if t in group.between(inst.blocks):
                 yield from self._all("OflG", w, grad)
                 yield from self._sum("OflG", w, group.last_grad(inst.blocks), t, -grad)
@@ -245,7 +254,7 @@ class StepProgram:
         d2h, h2d = target.d2h_bytes_per_s, target.h2d_bytes_per_s
         for t in self.steps:
             out, back = [*self._out(t), *self._leaving(t)], [*self._back(t), *self._coming(t)]
-            self._at_least(t, self._compute(t))
+            self._at_least(t, [*self._compute(t), *_times(self._in_time(t), 1e9 / (h2d or 1))])
             self._at_least(t, _times(out, 1e9 / d2h) if d2h else [])
             self._at_least(t, _times(back, 1e9 / h2d) if h2d else [])
             if both := target.shared_bytes_per_s:
@@ -254,7 +263,7 @@ class StepProgram:
                 (self.x["Opt"][w][t], rates.cpu_ns(g.grad_bytes)) for w, g in enumerate(inst.groups)
             ]
             self._at_least(t, updates, rates.manage_ns if self.lag else 0.0)
-            self._update(t, 1e9 / d2h if d2h else 0.0)
+            self._update(t, 1e9 / d2h if d2h else 0.0, 1e9 / h2d if h2d else 0.0)
             for terms, rate in ((out, d2h), (back, h2d)):
                 for column, size in terms if rate else ():
                     self._add_price(column, self.price * size * 1e9 / (rate or 1) / self.unit_ns)
@@ -262,14 +271,25 @@ class StepProgram:
     def _add_price(self, column: int, cost: float) -> None:
         self.builder.price(column, self.builder.cost(column) + cost)
 
-    def _update(self, t: int, ns_per_byte: float) -> None:
+    def _in_time(self, t: int) -> Terms:
+        """Bytes that come in the step that uses them: it waits for them."""
+        inst = self.instance
+        if inst.target.h2d_bytes_per_s is None:
+            return []
+        return [
+            (self.x["Prf"][w][t], float(g.size_bytes))
+            for w, g in enumerate(inst.groups)
+            if t in g.uses(inst.blocks)
+        ]
+
+    def _update(self, t: int, ns_per_byte: float, back_ns: float) -> None:
         """(4.20): what follows the backward that completes gradients, one after the other."""
         inst = self.instance
         mine = [w for w, g in enumerate(inst.groups) if g.last_grad(inst.blocks) == t]
         mine = [w for w in mine if inst.groups[w].grad_bytes]
         if not mine:
             return
-        fixed, update, sent, grads = 0.0, list[tuple[int, float]](), Terms(), Terms()
+        fixed, update, sent, grads, came = 0.0, Terms(), Terms(), Terms(), Terms()
         for w in mine:
             size, grad, states = self._bytes(w)
             takes = inst.rates.device_ns(grad)
@@ -277,9 +297,12 @@ class StepProgram:
             update += self._all("Opt", w, -takes)
             sent += [(self.x["Ofl"][w][t], size), (self.x["OflO"][w][t], states)]
             grads.append((self.x["OflG"][w][t], grad))
+            came.append((self.x["PrfO"][w][t], states))
         sent, grads = _times(sent, ns_per_byte), _times(grads, ns_per_byte)
-        self._at_least(t, [*self._compute(t), *update, *sent], fixed)
-        self._at_least(t, [*self._compute(t), *sent, *grads])
+        computed = [*self._compute(t), *_times(self._in_time(t), back_ns)]
+        self._at_least(t, [*_times(came, back_ns), *update, *sent], fixed)
+        self._at_least(t, [*computed, *update, *sent], fixed)
+        self._at_least(t, [*computed, *sent, *grads])
 
     def _out(self, t: int) -> Iterator[tuple[int, float]]:
         for w in range(len(self.instance.groups)):

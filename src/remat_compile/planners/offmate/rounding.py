@@ -122,8 +122,8 @@ class _Group:
         for k in sorted(cpu, key=lambda k: -plans[k].tensor.grad_bytes):
             done += plans[k].tensor.grad_bytes
             total = self.group.grad_bytes
-            sent = self._by("OflG", total, done, 0, window - 2)
-            updated = self._by("Opt", total, done, sent + 1, window - 1)
+            sent = self._by("OflG", total, done, 0, window - 1)
+            updated = self._by("Opt", total, done, sent + 1, window)
             plans[k] = replace(plans[k], grad_sent=self.turn[sent], updated=self.turn[updated])
 
     def _by(self, kind: str, size: float, need: float, begin: int, end: int) -> int:
@@ -148,7 +148,7 @@ class _Group:
         away: list[set[int]],
     ) -> None:
         """Algorithm 8 between two uses: `gap` are places in a row; adds to the places at which each
-        tensor is away."""
+        tensor is away. What is away at its end comes back in time for the use."""
         first = {k for k in range(len(sizes)) if gap and gap[0] in away[k]}
         held_back = {k: max(away[k]) for k in first}
         there = set(range(len(sizes))) - first
@@ -160,9 +160,7 @@ class _Group:
             bytes_there = sum(sizes[k] for k in there)
             free = [k for k in range(len(sizes)) if k not in there and held_back.get(k, -1) < n]
             coming = at_most([sizes[k] for k in free], (most - bytes_there) + whole * _NOISE)
-            if n == gap[-1]:
-                there |= set(free)
-            elif bytes_there > most + whole * _NOISE:
+            if bytes_there > most + whole * _NOISE:
                 able = sorted(there & left)
                 gone = at_least([sizes[k] for k in able], bytes_there - most)
                 there -= {able[j] for j in gone}
