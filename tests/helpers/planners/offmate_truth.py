@@ -6,10 +6,17 @@ import random
 from collections.abc import Iterator
 from itertools import combinations, product
 
+import numpy as np
+
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.clock import time_ns
-from remat_compile.planners.offmate.comparators import fits
-from remat_compile.planners.offmate.courses import Course, Stay, StepPlan, faults, gap_after
+from remat_compile.planners.offmate.courses import (
+    Course,
+    Stay,
+    StepPlan,
+    bytes_T,
+    gap_after,
+)
 from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
 
 
@@ -75,6 +82,8 @@ def courses(instance: StepInstance, w: int) -> Iterator[Course]:
     if not instance.cpu_updates:
         return
     for sent, updated, back in combinations([last, *between, group.first], 3):
+        if updated not in between:
+            continue
         absent = set([*between, group.first][: [*between, group.first].index(back)])
         others = [gap for gap in gaps if not set(gap) & set(between)]
         for stay in stays(instance, others, last, free=True):
@@ -91,10 +100,17 @@ def least_time_ns(instance: StepInstance) -> int | None:
     best: int | None = None
     every = [list(courses(instance, w)) for w in range(len(instance.groups))]
     for options in product(*(range(len(some)) for some in instance.options_L)):
-        for chosen in product(*every):
-            plan = StepPlan(options, chosen)
-            assert not faults(instance, plan), faults(instance, plan)
-            if fits(instance, plan):
+        alone = np.array(bytes_T(instance, StepPlan(options, ())))
+        held = [
+            [np.array(bytes_T(instance, StepPlan(options, (one,)))) - alone for one in some]
+            for some in every
+        ]
+        for chosen in product(*(range(len(some)) for some in every)):
+            total = alone + sum(row[k] for row, k in zip(held, chosen, strict=True))
+            if total.max() <= instance.memory_bytes:
+                plan = StepPlan(
+                    options, tuple(some[k] for some, k in zip(every, chosen, strict=True))
+                )
                 takes = time_ns(instance, plan)
                 best = takes if best is None else min(best, takes)
     return best

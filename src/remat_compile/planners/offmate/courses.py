@@ -93,10 +93,11 @@ def host_bytes(instance: StepInstance, plan: StepPlan) -> int:
 
 def faults(instance: StepInstance, plan: StepPlan) -> list[str]:
     """What a plan does that no step can: none where it is right."""
-    return [fault for course in plan.courses for fault in _faults(instance, course)]
+    return [fault for course in plan.courses for fault in course_faults(instance, course)]
 
 
-def _faults(inst: StepInstance, course: Course) -> Iterator[str]:
+def course_faults(inst: StepInstance, course: Course) -> Iterator[str]:
+    """The faults of one tensor's course."""
     group, name = inst.groups[course.group], course.tensor.name
     last, count = group.last_grad(inst.blocks), inst.steps
     between = list(group.between(inst.blocks))
@@ -118,7 +119,7 @@ def _faults(inst: StepInstance, course: Course) -> Iterator[str]:
         yield f"{name} is updated before its gradient is there"
         return
     updated = turn.index(course.updated)
-    fetched = [n for n, t in enumerate(turn) if t in course.weight.fetched]
+    fetched = [n for n, t in enumerate(turn) if n and t in course.weight.fetched]
     if not set(turn[1 : updated + 1]) <= course.weight.absent or not fetched:
         yield f"{name} is on the device while the CPU updates it"
     elif fetched[0] <= updated:

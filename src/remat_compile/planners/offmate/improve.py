@@ -17,7 +17,7 @@ from time import monotonic
 
 from .clock import Cause, Timing, timing_of
 from .comparators import fits
-from .courses import Course, Stay, StepPlan, faults
+from .courses import Course, Stay, StepPlan, bytes_T, course_faults, faults
 from .instance import StepInstance
 
 _MOST_TRIES = 1500
@@ -43,6 +43,57 @@ def improved(instance: StepInstance, plan: StepPlan, deadline: float) -> tuple[S
         if timing.time_ns >= before:
             break
     return best, timing
+
+
+def shrunk(instance: StepInstance, plan: StepPlan) -> StepPlan:
+    """With more away, as long as steps hold too much: in the fullest step the tensor that is enough
+    with the fewest bytes, else the largest one, what comes back early before what else is there."""
+    for _ in range(_MOST_TRIES):
+        held = bytes_T(instance, plan)
+        over = max(held) - instance.memory_bytes
+        if over <= 0:
+            break
+        t = held.index(max(held))
+        ways = [(n, size, k, course) for k, old in enumerate(plan.courses)
+                for n, size, course in _leaner(instance, old, t)]  # fmt: skip
+        if not ways:
+            break
+        _, _, k, course = min(
+            ways, key=lambda way: (way[0], way[1] < over, abs(way[1] - over), way[2])
+        )
+        courses = [*plan.courses]
+        courses[k] = course
+        plan = replace(plan, courses=tuple(courses))
+    return plan
+
+
+def _leaner(inst: StepInstance, course: Course, t: int) -> Iterator[tuple[int, int, Course]]:
+    """The course with nothing of its parameter or of its states in step t: first where a copy back
+    can begin later, then where something can go."""
+    group, count = inst.groups[course.group], inst.steps
+    last = group.last_grad(inst.blocks)
+    states = round(inst.rates.states * course.tensor.grad_bytes)
+    kinds = [("weight", course.weight, group.uses(inst.blocks), course.tensor.size_bytes)]
+    if course.updated is None and states:
+        kinds.append(("states", course.states, frozenset({last}), states))
+    for kind, stay, uses, size in kinds:
+        if t in uses or t in stay.absent:
+            continue
+        absent = stay.absent | {t}
+        sent = stay.sent
+        if t not in stay.fetched:
+            if course.tensor.grad_bytes and (kind == "states" or course.updated is None):
+                first = min((n - last) % count for n in absent)
+                sent = last if sent is None or (sent - last) % count >= first else sent
+            after = (t + 1) % count
+            while after not in uses and after not in absent:
+                absent |= {after}
+                after = (after + 1) % count
+        fetched = frozenset((n + 1) % count for n in absent if (n + 1) % count not in absent)
+        other = Stay(absent, fetched, sent)
+        leaner = replace(course, **{kind: other})
+        if not list(course_faults(inst, leaner)):
+            yield int(t not in stay.fetched), size, leaner
 
 
 def _neighbours(inst: StepInstance, plan: StepPlan, timing: Timing) -> Iterator[StepPlan]:

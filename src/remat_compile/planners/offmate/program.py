@@ -16,7 +16,7 @@ in [0, 1] of group w in step t, sums over steps run through the turn (after 2 L 
     StoO[t] + sum OflO[g..t-1] >= 1 - X                                              (4.8)
     Sto[t+1] <= Sto[t] + Prf[t] (+ Prf[t+1] where used);  StoO the same         (4.9, 4.10)
     sum Opt[..t] <= sum OflG[g..t-1];  sum OflG = X      a gradient goes first       (4.12)
-    |w| (Sto[t] + Prf[t]) + |w|_g (X - sum Opt[..t-1]) <= |w|   after g, before f    (4.13)
+    |w| (Sto[t] + Prf[t]) + |w|_g (X - sum Opt[..t-1]) <= |w|   after g; at f no Prf (4.13)
 
     device: sum |w| (Sto + Prf) + k |w|_g (StoO + PrfO), Prf where not used,
             + |w|_g (X - sum OflG[g..t-1]) + gradients being made + interface + saved + option's own <= M           (4.17)
@@ -126,11 +126,11 @@ class StepProgram:
         ]
 
     def _sum(self, kind: str, w: int, begin: int, end: int, value: float = 1.0) -> Terms:
-        """`value` times the sum over the steps from begin to before end, through the turn (none
-        where they are the same)."""
+        """`value` times the sum over the steps from begin to before end, through the turn; all of
+        it where they are the same."""
         count = len(self.steps)
         x = self.x[kind][w]
-        return [(x[(begin + n) % count], value) for n in range((end - begin) % count)]
+        return [(x[(begin + n) % count], value) for n in range((end - begin - 1) % count + 1)]
 
     def _all(self, kind: str, w: int, value: float = 1.0) -> Terms:
         return [(c, value) for c in self.x[kind][w]]
@@ -161,7 +161,8 @@ class StepProgram:
                 upper=0,
             )
             pending = [*_times(cpu, share), *self._sum("Opt", w, last, done, -share)]
-            row(merged([(sto[t], 1.0), (prf[t], 1.0), *pending]), upper=1.0)
+            coming = [(prf[t], 1.0)] if t != group.first else []
+            row(merged([(sto[t], 1.0), *coming, *pending]), upper=1.0)
         if not self.lag:
             row([(self.x["Opt"][w][last], 1.0), (self.x["OflG"][w][last], -1.0)], upper=0.0)
         if not inst.rates.states:
@@ -170,7 +171,8 @@ class StepProgram:
             after = (t + 1) % count
             own = [(prfo[after], -1.0)] if after == last else []
             row([(stoo[after], 1.0), (stoo[t], -1.0), (prfo[t], -1.0), *own], upper=0.0)
-            row([(stoo[t], 1.0), *self._sum("OflO", w, last, t), *cpu], lower=1.0)
+            sent = self._sum("OflO", w, last, t) if t != last else []
+            row([(stoo[t], 1.0), *sent, *cpu], lower=1.0)
 
     # Resources
 

@@ -11,7 +11,7 @@ from ..solvers import MilpSolver
 from .clock import time_ns
 from .comparators import COMPARATORS, fits
 from .courses import StepPlan, bytes_T, faults
-from .improve import improved
+from .improve import improved, shrunk
 from .instance import StepInstance
 from .program import Fractions, StepProgram
 from .rounding import rounded
@@ -80,7 +80,7 @@ def _rounded_plans(
     for _ in range(_REPAIRS):
         over = False
         for fractions in best_fractions(instance, solver, deadline, less_T):
-            plan = rounded(instance, fractions)
+            plan = shrunk(instance, rounded(instance, fractions))
             assert not faults(instance, plan), faults(instance, plan)
             if fits(instance, plan):
                 yield fractions, plan
