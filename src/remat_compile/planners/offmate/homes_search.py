@@ -140,6 +140,15 @@ class HomesTask:
             f"{task.planner} found no plan under the budget of {task.limit_bytes} bytes{found}"
         )
         note = f"no plan of any planner needs less than {floor} bytes: {where} works on so much"
-        hint = f"give at least {reached.bytes} bytes" if reached else "give the host more bytes"
-        why = Diagnostic("FB0407", message, notes=(Note(note),), hint=hint)
-        return Infeasible(reached, floor, why, names_both=True)
+        hint = f"give at least {reached.bytes} bytes" if reached else "give more bytes"
+        if self.host_bytes is None:
+            why = Diagnostic("FB0407", message, notes=(Note(note),), hint=hint)
+            return Infeasible(reached, floor, why, names_both=True)
+        host = task.program.target.host_bytes
+        message = (
+            f"{task.planner} found no plan with {host} bytes on the host; it would "
+            f"with {self.host_bytes}"
+        )
+        hint = worded("give {host_budget} or more", host_budget=f"{self.host_bytes}B")
+        why = Diagnostic("FB0475", message, notes=(Note(note),), hint=hint)
+        return Infeasible(reached, floor, why, short_of="host")
