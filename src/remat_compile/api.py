@@ -26,6 +26,7 @@ from .plans.sweep.sweep import Sweep, run_sweep
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
     from .backends.torch import PlannedModule
     from .planners.contract import Planner
@@ -43,11 +44,13 @@ def plan(
     *,
     loss: Loss = None,
     outputs: Outputs = None,
+    optimizer: Optimizer | None = None,
     dynamic_shapes: Any = None,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
-    """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
+    """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it. With an
+    `optimizer` of `torch.optim` its step is part of it.
 
     `model` may also be the path of an ONNX or `.pt2` file, `file.py:factory`, or a `.fbir`
     file to plan again. `loss` says what is differentiated where that is not the `loss` of what
@@ -63,9 +66,8 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    return plan_source(
-        _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
-    )
+    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    return plan_source(_with_optimizer(source, optimizer), request, phases)
 
 
 @named_keywords(PlanKeywords)
@@ -76,6 +78,7 @@ def compile(  # the name users expect, as in torch.compile
     *,
     loss: Loss = None,
     outputs: Outputs = None,
+    optimizer: Optimizer | None = None,
     dynamic_shapes: Any = None,
     on_change: OnChange = "error",
     on_new_shape: OnChange | None = None,
@@ -84,6 +87,9 @@ def compile(  # the name users expect, as in torch.compile
     **options: Unpack[PlanKeywords],
 ) -> nn.Module:
     """A drop-in for `model` that trains within the budget; the arguments of `plan`.
+
+    With an `optimizer` of `torch.optim` it is the whole step, `step(*args) -> loss`: a parameter is
+    updated where the plan says, and its gradient freed (FB0541 to FB0545).
 
     A call that the plan was not made for (other shapes, another mode of the model, another
     attribute that its forward reads) is refused (`on_change="error"`, FB0910), runs without a plan
@@ -112,13 +118,18 @@ def compile(  # the name users expect, as in torch.compile
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
     wanted = Wanted(loss, outputs)
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
+    if optimizer is not None:
+        _check_training(request, on_change, cuda_graph=cuda_graph)
+    source = _with_optimizer(source, optimizer)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
         warnings.warn(render(diagnostic, level="warning"), stacklevel=3)
-    from .backends.torch import RunEagerly, RunPlannedAgain
+    from .backends.torch import RunEagerly, RunPlannedAgain, TrainingStep
     from .capture.trace.parallel import around_replica
 
+    if optimizer is not None:
+        return TrainingStep(compiled, optimizer)
     if on_change == "eager":
         compiled.planned_step.on_change = RunEagerly()
     elif on_change == "replan":
@@ -140,7 +151,10 @@ def _compiled(
     with planned_source(source, request, phases) as (made, lowered):
         phases.say("generating the step")
         recorder = recorder_for(lowered) if cuda_graph else None
-        compiled = build(under(lowered, made.program), made.schedule, made._kernels, recorder)
+        tied, optimizer = under(lowered, made.program), source.optimizer
+        if optimizer is not None:
+            tied = tied.with_program(made.program, optimizer.origin)
+        compiled = build(tied, made.schedule, made._kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:
         with phases.phase("check", "running the graph once against eager"):
@@ -148,6 +162,26 @@ def _compiled(
     except FBError as error:
         return _compiled(with_caches(source, error), request, phases, cuda_graph=cuda_graph)
     return compiled, made.warnings
+
+
+def _with_optimizer(source: Source, optimizer: Optimizer | None) -> Source:
+    if optimizer is None:
+        return source
+    from .capture.torch.optimizer import OptimizerUpdates
+
+    return replace(source, optimizer=OptimizerUpdates(optimizer, source.exported.original))
+
+
+def _check_training(request: PlanRequest, on_change: OnChange, *, cuda_graph: bool) -> None:
+    """FB0546 for what a whole training step cannot be combined with."""
+    wrong = {'on_change="error"': on_change != "error", 'fuse="none"': request.fuse != "none"}
+    wrong["cuda_graph=False"] = cuda_graph
+    for option, is_wrong in wrong.items():
+        if is_wrong:
+            message = (
+                "a step with an optimizer is planned with the updates in it, and runs as planned"
+            )
+            raise FBError(Diagnostic("FB0546", message, hint=f"use {option}"), usage=True)
 
 
 @named_keywords(SweepKeywords)

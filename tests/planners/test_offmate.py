@@ -10,7 +10,7 @@ import pytest
 
 from helpers.planners.graphs import chain, residual
 from helpers.planners.matrix import SMALL, linked
-from remat_compile.ir.analysis.liveness import lower_bound_bytes
+from remat_compile.ir.analysis.liveness import floor_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Home, Offload, Prefetch, Schedule, Wait
@@ -31,7 +31,7 @@ from remat_compile.planners.offmate.homes_place import (
 )
 from remat_compile.planners.offmate.homes_program import HomesProgram, segments_of
 from remat_compile.planners.offmate.homes_search import HomesTask
-from remat_compile.planners.offmate.movable import MovableOrder
+from remat_compile.planners.offmate.movable import MovableOrder, movable_names
 from remat_compile.planners.offmate.offmate import OffMate
 from remat_compile.planners.offmate.zero_infinity import ZeroInfinity
 from remat_compile.planners.results import Task
@@ -51,7 +51,7 @@ def solver() -> Iterator[MilpSolver]:
 
 def budget_at(program: Program, share: float) -> Budget:
     """A place between what no plan with homes can do without and the step as it is."""
-    low, _ = lower_bound_bytes(program, copies=True, homes=True)
+    low, _ = floor_bytes(program, homes=movable_names(program))
     return Budget(int(low + share * (Baseline.of(program).peak_bytes - low)))
 
 

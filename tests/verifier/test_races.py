@@ -21,7 +21,7 @@ from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import ProvenPlan, Refuted, Undecided, verify
 from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.races import Racing, encode_races, prove_races
-from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.events import read_homes, unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import NoModel
 
@@ -31,6 +31,8 @@ SPEC = Path(__file__).parents[2] / "spec" / "conformance"
 
 def races_by_z3(program: Program, schedule: Schedule) -> set[tuple[int, int, str, str]]:
     statements = read_statements(program)
+    assert isinstance(statements, Statements)
+    statements = read_homes(statements, schedule)
     assert isinstance(statements, Statements)
     events = unfold(statements, schedule)
     assert isinstance(events, list)

@@ -19,7 +19,7 @@ from remat_compile.verifier import Refuted, smt, verify
 from remat_compile.verifier.explain.values import explain_wrong
 from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.values import WrongValues, encode_values, prove_values
-from remat_compile.verifier.read.events import unfold
+from remat_compile.verifier.read.events import read_homes, unfold
 from remat_compile.verifier.read.statements import Statements, read_statements
 from remat_compile.verifier.smt import NoModel, OutOfTime
 
@@ -28,6 +28,8 @@ Term = object
 
 def _prove(made: Program, plan: Schedule) -> NoModel | WrongValues | OutOfTime:
     statements = read_statements(made)
+    assert isinstance(statements, Statements)
+    statements = read_homes(statements, plan)
     assert isinstance(statements, Statements)
     events = unfold(statements, plan)
     assert isinstance(events, list)

@@ -215,7 +215,8 @@ def _copied(plan: Plan, all: bool) -> list[str]:
         where = "host" if copy.direction == "d2h" else "device"
         rows.append((f"%{copy.anode}", where, *times, steps))
     peak = f"host: {format_bytes(trace.host_peak_bytes)} at {_step(plan, trace.host_peak_step)}"
-    held = ", ".join(f"%{name} {format_bytes(size)}" for name, size in list(sizes.items())[:OWNERS])
+    names = {name: name if name[0] == "(" else f"%{name}" for name in list(sizes)[:OWNERS]}
+    held = ", ".join(f"{shown} {format_bytes(sizes[name])}" for name, shown in names.items())
     head = ("copied", "to the", "from", "until", "waited", "steps")
     table = listed(head, rows, "<<>>><", None if all else COPIED)
     return [peak, f"{held}{', …' if len(sizes) > OWNERS else ''}", *table, *traffic(plan)]

@@ -53,6 +53,9 @@ UPDATE_OP = "update"
 FUSED_OP = "fused"
 """The operator name of a region of calls that runs as one kernel."""
 
+OWN_OPS = frozenset((LOSS_OP, ACCUMULATE_OP, UPDATE_OP, FUSED_OP))
+"""Operators that the language defines; all others are a framework's."""
+
 DTYPE_BYTES: dict[str, int] = {
     "f64": 8,
     "f32": 4,
@@ -212,9 +215,9 @@ class CNode:
     of: tuple[str, ...] = ()
     workspace: Expr = _NOTHING
     time_ns: int | None = None
-    host_time_ns: int | None = None
     loc: Loc | None = None
     span: Span | None = field(default=None, compare=False, repr=False)
+    host_time_ns: int | None = None
 
     @property
     def is_loss(self) -> bool:
@@ -227,6 +230,11 @@ class CNode:
     @property
     def is_update(self) -> bool:
         return self.call.op == UPDATE_OP
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The names among the arguments in order, repeats included."""
+        return tuple(arg.name for arg in self.call.args if isinstance(arg, Ref))
 
     @property
     def takes_over(self) -> tuple[tuple[str, str], ...]:

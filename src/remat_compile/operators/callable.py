@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ..ir.checks.operators import operator_faults
 from ..ir.diagnostics import Diagnostic, FBError, fail
-from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Call, Graph
+from ..ir.graph import OWN_OPS, Arg, Call, Graph
 from ..ir.span import Span
 from . import PURE, Effects
 from .aten import resolve_op
@@ -91,7 +91,7 @@ def check_operators(graph: Graph) -> None:
 def _known(name: str) -> Effects | None:
     """Return the effects of an operator; None of what is refused for itself, and of what the IR
     defines."""
-    if name in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
+    if name in OWN_OPS:
         return None
     try:
         return effects_of(callable_op(name))
@@ -108,7 +108,7 @@ def _calls(
         for inner in c.call.region:
             writes = inner.writes if inner.index is None else ()
             yield f"{c.name}, inside", inner.call, writes, inner.index, c.span
-        if c.call.op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP):
+        if c.call.op not in OWN_OPS:
             yield c.name, c.call, c.writes, None, c.span
         if c.replay is not None:
             yield c.name, c.replay.call, c.replay.writes, None, c.span

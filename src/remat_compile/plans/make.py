@@ -23,6 +23,7 @@ from .sweep.least import run_for_least
 
 if TYPE_CHECKING:
     from ..capture.lowered import Lowered
+    from ..capture.torch.optimizer import OptimizerUpdates
     from ..costs import Device
 
 
@@ -66,7 +67,7 @@ def planned_source(
     with _lowered(source, request.device, phases) as lowered:
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, lowered)
-        plan, diagnostics = _cached_or_made(lowered, request, phases, cache)
+        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, source.optimizer)
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
@@ -85,19 +86,27 @@ def planned_source(
 
 
 def _cached_or_made(
-    lowered: Lowered, request: PlanRequest, phases: Phases, cache: PlanCache | None
+    lowered: Lowered,
+    request: PlanRequest,
+    phases: Phases,
+    cache: PlanCache | None,
+    optimizer: OptimizerUpdates | None,
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
     """The plan, and what is to be said of the cache."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    if cache is not None:
+    if cache is not None and optimizer is None:
         with phases.phase("cache", "looking for a plan that was made before"):
             known, diagnostics = cache.find_plan(lowered.program, request)
         if known is not None:
             return known, diagnostics
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
+    if optimizer is not None:
+        program = optimizer.on(program, measured=request.device is None)
+        if request.device is not None:
+            program = _roofline(program, request.device, phases)
     plan = plan_costed(program, request, phases)
-    if cache is not None and not plan.warnings:
+    if cache is not None and optimizer is None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
+from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
@@ -38,6 +39,7 @@ from ..planners.isolation.endings import (
     PlannerRefused,
     Unloadable,
 )
+from ..planners.offmate.in_backward import InBackward
 from ..planners.registry import format_planner
 from .budget import Baseline
 from .messages.progress import Progress, Say
@@ -196,7 +198,7 @@ class Attempt:
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
         """A lower bound that is found in a tenth of the time that planning has left, if any."""
-        if self.budget is None or uses_homes(self.planner):
+        if self.budget is None or uses_homes(self.planner) or has_updates(self.program):
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):
@@ -219,6 +221,8 @@ def run_planner(
     A draft is valid and within the budget by the simulator. It is for those who make another plan
     of it and prove that one.
     """
+    if has_updates(program) and not getattr(planner, "updates", False):
+        planner = InBackward(planner)
     attempt = Attempt(program, planner, budget, time_limit_s, phases, is_draft=is_draft)
     result = attempt.ask()
     if isinstance(result, TimedOut) and result.schedule is None:

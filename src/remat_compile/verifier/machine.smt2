@@ -110,8 +110,8 @@
 (define-fun hostfree.hosted () Bool false)
 (define-fun hostfree.aged () Bool false)
 
-; The end (FB0811 to FB0813, FB0816, FB0857, FB0858): `kept` is what the caller wants. What has its
-; home on the host is there, and not stale.
+; The end (FB0811 to FB0813, FB0816, FB0819, FB0857, FB0858): `kept` is what the caller wants on the
+; device. What has its home on the host is there, and not stale.
 (define-fun finish.ok ((kept Bool) (alive Bool) (kind Int) (flying Bool) (hosted Bool) (aged Bool)) Bool
   (and (not flying) (= hosted (or (= kind kind.home) (= kind kind.home_grad)))
        (not (and hosted aged)) (= alive (or kept (caller kind)))))

@@ -1,5 +1,5 @@
 """Random valid schedules of a program: recomputation, `nosave`, early and late frees, copies
-to the host and back."""
+to the host and back, storage of the caller at home on the host."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import (
     Compute,
     Free,
+    Home,
     HostFree,
     Offload,
     Prefetch,
@@ -20,6 +21,7 @@ from remat_compile.ir.schedule import (
     Wait,
 )
 from remat_compile.ir.semantics.simulate import KEPT_KINDS
+from remat_compile.ir.semantics.sizes import HOMES
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Run:
 
     `live` holds what is alive or arriving, `host` the host copies that are not stale,
     `flying` the aNodes with a copy in flight (True: to the device). `nosave` is a rate, that of
-    `evict` where it is None.
+    `evict` where it is None. `homes` are on the host between two steps.
     """
 
     rng: Random
@@ -36,6 +38,7 @@ class Run:
     evict: float
     copy: float = 0.0
     nosave: float | None = None
+    homes: frozenset[str] = frozenset()
     steps: list[Step] = field(default_factory=list)
     live: set[str] = field(default_factory=set)
     runs: dict[str, int] = field(default_factory=dict)
@@ -46,7 +49,9 @@ class Run:
 
     def __post_init__(self) -> None:
         self.graph = self.program.graph
-        self.live = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        callers = {a.name for a in self.graph.anodes if a.kind in CALLER_KINDS}
+        self.live, self.host = callers - self.homes, callers & self.homes
+        self.steps += [Home(name) for name in sorted(self.homes)]
         self.updated = {b.name for b in self.program.binding.buffers if b.update is not None}
         self.results = self.program.held_since_loss
 
@@ -124,7 +129,8 @@ class Run:
             if self.rng.random() < self.copy:
                 self.prefetch(name)
         for name in sorted(self.host & self.live) + sorted(self.stale):
-            if name not in self.flying and self.rng.random() < self.copy:
+            mine = self.graph.anode[name].kind not in CALLER_KINDS and name not in self.flying
+            if mine and self.rng.random() < self.copy:
                 self.host_free(name)
 
     def prefetch(self, name: str) -> None:
@@ -146,12 +152,23 @@ class Run:
     def end(self) -> None:
         """Brings back what is wanted, and leaves nothing else."""
         kept = sorted(a.name for a in self.graph.anodes if a.kind in KEPT_KINDS)
-        self.ensure([name for name in kept if name in self.host], frozenset(kept))
+        here = [name for name in kept if name in self.host and name not in self.homes]
+        self.ensure(here, frozenset(kept))
+        for name in sorted(self.homes - self.host):  # gradients that go there
+            self.steps.append(Offload(name))
+            self.flying[name] = False
         for left in sorted(self.live):
-            if self.graph.anode[left].kind not in CALLER_KINDS | KEPT_KINDS:
+            if self.graph.anode[left].kind not in CALLER_KINDS | KEPT_KINDS or left in self.homes:
                 self.free(left)
-        for name in sorted(self.host | self.stale):
+        for name in sorted((self.host | self.stale) - self.homes):
             self.host_free(name)
+
+
+def may_be_away(program: Program) -> list[str]:
+    """The storages that a schedule may say are on the host between two steps."""
+    updated = {b.name for b in program.binding.buffers if b.update is not None}
+    fixed = updated | program.held_since_loss
+    return [a.name for a in program.graph.anodes if a.kind in HOMES and a.name not in fixed]
 
 
 def random_schedule(
@@ -160,14 +177,19 @@ def random_schedule(
     *,
     evict: float | None = None,
     copy: float = 0.0,
+    home: float = 0.0,
     name: str = "plan",
 ) -> Schedule:
     """A valid schedule: the order of capture, with random frees and what they force to rerun.
 
-    With `copy`, a rate, also copies to the host and back.
+    With `copy`, a rate, also copies to the host and back; with `home` so much of the caller's
+    storage and of the gradients is on the host between two steps.
     """
     rate = rng.choice((0.0, 0.1, 0.4)) if evict is None else evict
-    run = Run(rng, program, rate, copy)
+    away = (
+        frozenset(x for x in may_be_away(program) if rng.random() < home) if home else frozenset()
+    )
+    run = Run(rng, program, rate, copy, homes=away)
     for c in program.graph.cnodes:
         run.run(c)
     run.end()

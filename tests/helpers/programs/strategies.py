@@ -53,10 +53,11 @@ def scheduled(draw: st.DrawFn, *, size: int = 5) -> tuple[Program, Schedule]:
 
 @st.composite
 def copying(draw: st.DrawFn, *, size: int = 5) -> tuple[Program, Schedule]:
-    """The same with copies to the host and back, at some rate."""
+    """The same with copies to the host and back, at some rate; half of them with homes there."""
     rng = draw(st.randoms(use_true_random=False))
     program = random_program(rng, size=size)
-    schedule = random_schedule(rng, program, copy=rng.choice((0.1, 0.3, 0.6)))
+    copy, home = rng.choice((0.1, 0.3, 0.6)), rng.choice((0.0, 0.5))
+    schedule = random_schedule(rng, program, copy=copy, home=home)
     return program.with_schedule(schedule), schedule
 
 

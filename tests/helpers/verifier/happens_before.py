@@ -16,6 +16,7 @@ from remat_compile.ir.program import Program
 from remat_compile.ir.schedule import (
     Compute,
     Free,
+    Home,
     HostFree,
     Offload,
     Prefetch,
@@ -95,7 +96,9 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
         ops.append(op)
         return op
 
-    for index, step in enumerate(schedule.steps):
+    # A step that says where storage is at first runs nothing.
+    homes = {step.anode for step in schedule.steps if isinstance(step, Home)}
+    for index, step in enumerate(s for s in schedule.steps if not isinstance(s, Home)):
         op = add(f"step {index}", "compute", index)
         match step:
             case Compute():
@@ -118,7 +121,9 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
                 reader.use(copy, "host", name, changes=out)
     end = add("end", "compute", len(schedule.steps))
     for a in program.graph.anodes:
-        if a.kind in KEPT_KINDS:
+        if a.name in homes:
+            reader.use(end, "host", a.name, changes=False)
+        elif a.kind in KEPT_KINDS:
             reader.use(end, "device", a.name, changes=False)
     return ops
 

@@ -20,6 +20,7 @@ from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import (
     Compute,
     Free,
+    Home,
     HostFree,
     Offload,
     Prefetch,
@@ -31,6 +32,7 @@ from remat_compile.ir.schedule import (
 CALLER = ("input", "param", "buffer", "const", "opt_state")
 KEPT = ("output", "param_grad")
 NO_ACTIVATION = (*CALLER, "param_grad")
+MAY_BE_AWAY = ("param", "buffer", "opt_state", "param_grad")
 
 
 class Terms:
@@ -154,27 +156,35 @@ class _Machine:
 
         self.rounded = rounded
         self.size = {a.name: rounded(a.size) for a in graph.anodes}
+        # On the host between two steps.
+        self.homes = {s.anode for s in schedule.steps if isinstance(s, Home)}
+        self.said: set[str] = set()
+        own = {n for n, kind in self.kind.items() if kind in CALLER}
         # What each counts while it is in memory; what the caller holds is counted once.
-        self.on_device = {n: 0 if self.kind[n] in CALLER else s for n, s in self.size.items()}
+        self.on_device = {n: 0 if n in own - self.homes else s for n, s in self.size.items()}
         self.of_activations = {
             n: 0 if self.kind[n] in CALLER or self.kind[n] in NO_ACTIVATION else size
             for n, size in self.size.items()
         }
         self.total = Counter(s.cnode for s in schedule.steps if isinstance(s, Compute))
         self.runs: Counter[str] = Counter()
-        self.memory = {n: terms.of("caller", n) for n, kind in self.kind.items() if kind in CALLER}
+        self.memory = {n: terms.of("caller", n) for n in self.kind if n in own - self.homes}
+        self.host = {n: terms.of("caller", n) for n in self.kind if n in own & self.homes}
         self.stream = terms.of("stream")
         binding = program.binding
         self.held = sum(self.size[n] for n in self.memory)
-        if binding.grads == "accumulate":
-            self.held += sum(self.size[p.name] for p in binding.params if p.grad is not None)
-        self.losses = 0
+        self.held_on_host = 0
         base = {a.name: a.name for a in program.graph.anodes}
         base.update({v.name: v.base for v in program.graph.views})
+        for p in binding.params if binding.grads == "accumulate" else ():
+            if p.grad is not None and base[p.grad] in self.homes:
+                self.held_on_host += self.size[p.name]
+            elif p.grad is not None:
+                self.held += self.size[p.name]
+        self.losses, self.begun = 0, False
         self.handed_over = {base[r.name] for r in program.binding.results}
         roots = [n for c in program.graph.cnodes if c.phase == "loss" for n in c.writes if n]
         self.handed_over.update(n for n in roots if self.kind[n] == "output")
-        self.host: dict[str, int] = {}
         self.stale: set[str] = set()
         # The copies in flight: to the host or back, and what they read when they were issued.
         self.flight: dict[str, tuple[type[Step], int]] = {}
@@ -226,14 +236,15 @@ class _Machine:
     def run(self) -> None:
         for index, step in enumerate(self.schedule.steps):
             self.here = f"step {index + 1}"
+            self.begun |= not isinstance(step, Home)
             if isinstance(step, Compute):
                 self.compute(self.cnodes[step.cnode], step.nosave)
                 continue
             if step.anode not in self.kind:
                 raise KeyError(step.anode)
-            if isinstance(step, Free):
+            if isinstance(step, Free | Home):
                 self.count(0, 0)
-                self.free(step.anode)
+                (self.free if isinstance(step, Free) else self.say_home)(step.anode)
             else:
                 self.copy(step)
         self.here = "the end"
@@ -244,7 +255,18 @@ class _Machine:
         acts = sum(map(self.of_activations.__getitem__, self.memory))
         self.result.device.append(self.held + alive + transient)
         self.result.activation.append(acts + activation)
-        self.result.host.append(sum(self.size[n] for n in self.host))
+        self.result.host.append(self.host_bytes())
+
+    def host_bytes(self) -> int:
+        return self.held_on_host + sum(self.size[n] for n in self.host)
+
+    def say_home(self, name: str) -> None:
+        updated = {b.name for b in self.program.binding.buffers if b.update is not None}
+        if name in self.said or self.begun:
+            self.fault(f"says late, or twice, that %{name} is on the host")
+        if self.kind[name] not in MAY_BE_AWAY or name in updated | self.handed_over:
+            self.fault(f"says that %{name} is on the host")
+        self.said.add(name)
 
     def copy(self, step: Offload | Prefetch | Wait | HostFree) -> None:
         """A copy is in flight from issue to wait; only then does its destination have a content."""
@@ -261,7 +283,7 @@ class _Machine:
                 self.flight[name] = Offload, self.read(name)
                 self.host[name] = self.terms.garbage()
                 self.stale.discard(name)
-                self.result.host[-1] = sum(self.size[n] for n in self.host)
+                self.result.host[-1] = self.host_bytes()
             case Prefetch():
                 if name not in self.host:
                     self.fault(f"prefetches %{name}, of which the host holds nothing")
@@ -277,6 +299,8 @@ class _Machine:
             case HostFree():
                 if name not in self.host:
                     self.fault(f"gives back a host copy of %{name} that is not there")
+                if self.kind[name] in CALLER:
+                    self.fault(f"gives back %{name} of the caller")
                 self.busy(name)
                 self.host.pop(name, None)
 
@@ -298,7 +322,7 @@ class _Machine:
 
     def free(self, name: str) -> None:
         self.busy(name)
-        if self.kind[name] in CALLER:
+        if self.kind[name] in CALLER and name not in self.homes:
             self.fault(f"frees %{name} of the caller")
         elif name not in self.memory:
             self.fault(f"frees %{name}, which is not alive")
@@ -392,18 +416,23 @@ class _Machine:
 
     def finish(self) -> None:
         binding, seen = self.program.binding, self.result.observed
+        updated = {b.name for b in binding.buffers if b.update is not None}
         if self.losses != 1:
             self.fault(f"the loss ran {self.losses} times")
             for index in range(len(binding.results)):
                 seen.setdefault(f"result {index} when handed over", self.terms.garbage())
         for name in self.flight:
             self.fault(f"a copy of %{name} is still in flight")
-        for name in self.host:
+        for name in self.host.keys() - self.homes:
             self.fault(f"a host copy of %{name} is left behind")
+        for name in self.homes:
+            if name in self.memory or name not in self.host or name in self.stale:
+                self.fault(f"%{name} is not on the host, or elsewhere too")
+            self.memory[name] = self.host.get(name, self.terms.garbage())
         for name, kind in self.kind.items():
             if name in self.memory and kind not in (*CALLER, *KEPT):
                 self.fault(f"%{name} is left behind")
-            if kind in KEPT:
+            if kind in (*KEPT, *CALLER) and name not in updated:
                 seen[f"%{name}"] = self.read(name)
         for p in binding.params:
             if p.grad is not None:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from ...ir.diagnostics import fail
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
-from ...ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Arg, Atom, Call, Graph, Ref
+from ...ir.graph import OWN_OPS, Arg, Atom, Call, Graph, Ref
 from ...ir.program import Program
 from ...ir.schedule import Compute, Schedule
 from .quote import literal
@@ -125,7 +125,7 @@ def keywords(call: Call) -> tuple[str, ...]:
 def called_operators(graph: Graph) -> tuple[str, ...]:
     """The operators of views, cNodes and replay forms, each once, in order of appearance."""
     ops = dict.fromkeys(call.op for call in graph.calls())
-    return tuple(op for op in ops if op not in (LOSS_OP, ACCUMULATE_OP, FUSED_OP))
+    return tuple(op for op in ops if op not in OWN_OPS)
 
 
 def loss_index(graph: Graph, schedule: Schedule) -> int:

@@ -39,8 +39,8 @@ class Dead(Exception):
 class Execution:
     """The n-th execution of a cNode; `number` counts the steps of the schedule from 1.
 
-    `slots` are the instances that its results are, by position, `ended` what an accumulation
-    turns into its result, and `token` the state that a replay is run with.
+    `slots` are the instances that its results are, by position, `ended` what an accumulation or an
+    update turns into its results, and `token` the state that a replay is run with.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Execution:
     args: tuple[Value, ...]
     kwargs: dict[str, Value]
     slots: tuple[ANodeInstance, ...]
-    ended: ANodeInstance | None = None
+    ended: tuple[ANodeInstance, ...] = ()
     token: Value | None = None
 
     def __str__(self) -> str:
@@ -133,21 +133,20 @@ class AbstractMachine:
             ANodeInstance(name or f"{c.name}.unused{i}", self._made + i + 1)
             for i, name in enumerate(writes)
         )
-        ended: ANodeInstance | None = None
-        if c.is_accumulate:
-            first = call.args[0]
-            assert isinstance(first, Ref)
-            held = self.live.get(first.name)
+        ended: list[ANodeInstance] = []
+        for old, _ in c.takes_over:
+            held = self.live.get(old)
             if not isinstance(held, ANodeInstance):
-                raise Dead(first.name)
-            ended = held
+                raise Dead(old)
+            ended.append(held)
         token: Value | None = None
         if c.token is not None and n > 1:
             if c.token not in self.live:
                 raise Dead(c.token)
             token = self.live[c.token]
         args, kwargs = self._arguments(call)
-        return Execution(self.at + 1, c, n, step.nosave, call.op, args, kwargs, slots, ended, token)
+        how = step.nosave, call.op, args, kwargs, slots, tuple(ended), token
+        return Execution(self.at + 1, c, n, *how)
 
     def taken_state(self, now: Execution) -> RandomState | None:
         """The state that the execution at hand leaves in its token, if it leaves one."""
@@ -165,8 +164,8 @@ class AbstractMachine:
             self._enter(now.cnode.token, state)
         # What the caller does at the loss may draw too: its states are others.
         self.draws += now.n == 1 and (now.cnode.token is not None or now.cnode.is_loss)
-        if now.ended is not None:
-            self._leave(now.ended.anode)
+        for old in now.ended:
+            self._leave(old.anode)
         results = [slot for slot in now.slots if slot.anode in self.graph.anode]
         for slot in results:
             if slot.anode not in self.live:
@@ -206,6 +205,24 @@ class AbstractMachine:
         back = held if isinstance(held, RandomState) else ANodeInstance(step.anode, self._made)
         self._enter(step.anode, back)
         return back
+
+    def update_on_host(self, step: Compute) -> None:
+        """Does an update of host copies, which are in flight from here on."""
+        self.at += 1
+        c = self.graph.cnode[step.cnode]
+        self.runs[c.name] += 1
+        old = dict(c.takes_over)
+        for name in self.graph.reads(c):
+            if name not in self.host:
+                raise Dead(name)
+            if name in old:
+                del self.host[name]
+            else:
+                self.flying[name] = None
+        for name in c.results:
+            self._made += 1
+            self.host[name] = ANodeInstance(name, self._made)
+            self.flying[name] = None
 
     def end_copy(self, step: Wait | HostFree) -> None:
         """Waits for a copy, or gives its bytes on the host back."""

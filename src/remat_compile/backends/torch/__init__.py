@@ -10,6 +10,7 @@ from .code.emit import emit
 from .graphs import GraphRecorder, check_graphs, recorder_for
 from .measure import StepUse, bytes_at_entries, measure_step
 from .module import PlannedModule
+from .train import TrainingStep
 
 __all__ = [
     "CompiledStep",
@@ -20,6 +21,7 @@ __all__ = [
     "RunEagerly",
     "RunPlannedAgain",
     "StepUse",
+    "TrainingStep",
     "build",
     "bytes_at_entries",
     "check_graphs",

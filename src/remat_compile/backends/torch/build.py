@@ -9,8 +9,8 @@ from __future__ import annotations
 import linecache
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ...capture.lowered import Lowered
 from ...capture.trace.plain_wrappers import PlainWrappers
 from ...ir.diagnostics import Diagnostic, fail, render
 from ...ir.graph import CNode
+from ...ir.program import Program
 from ...ir.schedule import Compute, Offload, Schedule
 from ..python.quote import comment
 from ..python.regions import regions_of
@@ -35,6 +36,7 @@ from .graphs import GraphRecorder, StepGraphs
 from .kernels import Kernel, Kernels, make_kernels
 from .module import PlannedModule, planned_module
 from .runtime import PlanCopies
+from .runtime.updates import Optimizer
 
 TITLE = "<remat-compile"
 """Beginning of the name of a module of generated code."""
@@ -58,9 +60,10 @@ def build(
     schedule: Schedule,
     kernels: Kernels | None = None,
     recorder: GraphRecorder | None = None,
+    optimizer: Optimizer | None = None,
 ) -> PlannedModule:
     """A drop-in for the original module that runs `schedule`; see `compiled_step`."""
-    step = compiled_step(lowered, schedule, kernels, recorder=recorder)
+    step = compiled_step(lowered, schedule, kernels, recorder=recorder, optimizer=optimizer)
     module = planned_module(lowered, schedule, step.run, step.flight, step.source, step.copies)
     module.planned_step.graphs = step.graphs
     return module
@@ -72,10 +75,12 @@ def compiled_step(
     kernels: Kernels | None = None,
     name: str = "",
     recorder: GraphRecorder | None = None,
+    optimizer: Optimizer | None = None,
 ) -> CompiledStep:
     """The step that runs `schedule`, without any guard; regions as `kernels`, where it makes one,
     and else by their calls. Warnings of a part of a model call it by its `name`. With a `recorder`
-    later calls replay what it recorded of an earlier one.
+    later calls replay what it recorded of an earlier one. The `optimizer` does the updates that the
+    program has.
 
     `schedule` must have been verified on `lowered.program`. Call it inside the `with`
     block that gave `lowered`; the result outlives the block. Raises FBError FB0901 for
@@ -83,15 +88,15 @@ def compiled_step(
     plan that copies to the host on a device that cannot, FB0945 or FB0946 where the code
     read back is another step.
     """
+    program = lowered.program
     interface = Interface(
-        inputs=lowered.placeholders,
+        inputs=(*lowered.placeholders, *(() if optimizer is None else optimizer.inputs)),
         outputs=lowered.forward_outputs,
         tangents=lowered.tangents,
-        grads=lowered.backward_outputs,
+        grads=_left(program, lowered.backward_outputs),
     )
-    program = lowered.program
-    keys = copies_of(schedule)
-    copies = PlanCopies(program, schedule, interface.inputs) if keys else None
+    keys = copies_of(program, schedule)
+    copies = PlanCopies(program, schedule, interface.inputs, optimizer) if keys else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     compiled = _kernels(lowered, kernels)
@@ -102,7 +107,8 @@ def compiled_step(
         joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         ticket = () if graphs is None else (TICKET,)
-        return borders(lowered, joint, interface, (*saved, *keys, *ticket), schedule.homes)
+        given = replace(interface, grads=lowered.backward_outputs)
+        return borders(lowered, joint, given, (*saved, *keys, *ticket), schedule.homes)
 
     moved = {step.anode for step in schedule.steps if isinstance(step, Offload)}
     is_fixed = bool(compiled) or recorder is not None
@@ -168,7 +174,9 @@ def compiled_step(
         function._boxed_call = True  # type: ignore[attr-defined]
     try:
         # Sizes that are saved for the backward are no tensors.
-        wrappers = lowered.joint if program.symbols else lowered.joint.wrappers(interface.grads)
+        wrappers = (
+            lowered.joint if program.symbols else lowered.joint.wrappers(lowered.backward_outputs)
+        )
         halves = partition, lambda *_: boxed[0], lambda *_: boxed[1]
         if isinstance(wrappers, PlainWrappers):
             flight.is_begun_by_node = True
@@ -260,10 +268,17 @@ def _boxed(
     return run
 
 
+def _left(program: Program, grads: Sequence[str | None]) -> tuple[str | None, ...]:
+    """The gradients without those that updates read: autograd gets none of these."""
+    read = {ref for c in program.graph.cnodes if c.is_update for ref in c.call.refs()}
+    return tuple(None if name in read else name for name in grads)
+
+
 def _begins(forward: Function, copies: PlanCopies, place: int) -> Function:
     """The forward with copies of its own, and in the place where it saves them their ticket."""
 
     def run(args: list[Any]) -> Any:
+        args += copies.states()
         call = copies.begin(args)
         args.append(call)
         made = forward(args)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
 from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
-from ..semantics.sizes import HOMES
+from ..semantics.sizes import existing_grads
 from .carried import Carried
 
 BudgetKind = Literal["device", "activation"]
@@ -53,35 +53,38 @@ def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[s
     return {name: 0 if name in uncounted else size for name, size in sizes.anode.items()}
 
 
-def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes, *, homes: bool = False) -> int:
-    """Bytes counted from the first step to the last: what the caller holds. With `homes` without
-    what may be at home on the host."""
+def held_bytes(
+    program: Program, kind: BudgetKind, sizes: Sizes, homes: Collection[str] = ()
+) -> int:
+    """Bytes counted from the first step to the last: what the caller holds, without `homes`, which
+    are on the host between two steps."""
     if kind == "activation":
         return 0
-    away = HOMES if homes else frozenset()
-    held = sum(sizes.anode[a.name] for a in program.graph.anodes if a.kind in CALLER_KINDS - away)
-    if program.binding.grads == "accumulate" and not homes:
-        held += sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
-    return held
+    callers = (a.name for a in program.graph.anodes if a.kind in CALLER_KINDS)
+    held = sum(sizes.anode[name] for name in callers if name not in homes)
+    return held + existing_grads(program, sizes, homes)[0]
 
 
 def working_set(graph: Graph, c: CNode) -> tuple[str, ...]:
     """The aNodes, caller-held ones left out, that a first execution of `c` needs alive."""
-    taken = () if c.is_accumulate else c.results
+    taken = () if c.takes_over else c.results
     names = dict.fromkeys((*graph.reads(c), *taken))
     return tuple(name for name in names if graph.anode[name].kind not in CALLER_KINDS)
 
 
 def floor_bytes(
-    program: Program, kind: BudgetKind = "device", env: Mapping[str, int] | None = None
+    program: Program,
+    kind: BudgetKind = "device",
+    env: Mapping[str, int] | None = None,
+    homes: Collection[str] = (),
 ) -> tuple[int, str]:
     """The largest working set of a single required cNode, and the name of that cNode.
 
     In bytes at `env` (the sample by default). What the caller holds is included for
-    `device`. No schedule can use less: every required cNode runs a first time, with
-    what it reads, its results and its workspace alive.
+    `device`. No schedule with these `homes` can use less: every required cNode runs a first time,
+    with what it reads, its results and its workspace alive.
     """
-    return _largest(program, kind, env, {})
+    return _largest(program, kind, env, {}, homes)
 
 
 def lower_bound_bytes(
@@ -90,12 +93,9 @@ def lower_bound_bytes(
     env: Mapping[str, int] | None = None,
     *,
     copies: bool = False,
-    homes: bool = False,
 ) -> tuple[int, str]:
     """A bound as `floor_bytes`, at least as high: it adds what cannot be made again. With
     `copies` it holds for plans that copy to the host too, where that can wait: it is `floor_bytes`.
-    With `homes` also for those that have storage of the caller on the host between two steps: of
-    that, a cNode needs what it reads.
 
     A tangent is written once, by the loss, so it is alive at each cNode that runs
     between the loss and a required reader of it in every schedule; likewise a pending
@@ -103,8 +103,8 @@ def lower_bound_bytes(
     the loss on the results, which the caller holds. On up to `CARRIED` cNodes the fullest
     moments also count what is carried through them for what comes later (`carried.py`).
     """
-    if copies or homes:
-        return _largest(program, kind, env, {}, homes=homes)
+    if copies:
+        return _largest(program, kind, env, {})
     return max(_moments(program, kind, env), key=lambda moment: moment[0])
 
 
@@ -158,25 +158,24 @@ def _largest(
     kind: BudgetKind,
     env: Mapping[str, int] | None,
     beside: Mapping[str, Iterable[str]],
-    *,
-    homes: bool = False,
+    homes: Collection[str] = (),
 ) -> tuple[int, str]:
     graph = program.graph
     sizes = Sizes.of(program, env)
     counted = counted_sizes(program, kind, sizes)
     required = required_cnodes(graph)
-    held = CALLER_KINDS - (HOMES if homes else frozenset())
-    own = {a.name: 0 if a.kind in held else counted[a.name] for a in graph.anodes}
+    held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS and a.name not in homes}
+    own = {a.name: 0 if a.name in held else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
         if c.name not in required:
             continue
-        taken = () if c.is_accumulate else c.results  # as in `working_set`
+        taken = () if c.takes_over else c.results  # as in `working_set`
         names = {*graph.reads(c), *taken, *beside.get(c.name, ())}
         total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
             best, where = total, c.name
-    return best + held_bytes(program, kind, sizes, homes=homes), where
+    return best + held_bytes(program, kind, sizes, homes), where
 
 
 def _unavoidable(program: Program) -> dict[str, list[str]]:

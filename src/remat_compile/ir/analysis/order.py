@@ -71,9 +71,8 @@ def frees_after_last_use(graph: Graph, order: Iterable[str]) -> tuple[Compute | 
             last_event[written] = index
         for read in reads:
             last_event[read] = index
-        if c.is_accumulate:
-            # Its storage goes on under the new name.
-            last_event.pop(reads[0], None)
+        for ended, _ in c.takes_over:  # its storage goes on under the new name
+            last_event.pop(ended, None)
 
     kept = KEPT_KINDS | CALLER_KINDS
     for name, index in last_event.items():

@@ -6,11 +6,11 @@ So a region has no cycle, and what it computes is the composition of its calls.
 
 from __future__ import annotations
 
-from ..graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, Call, CNode, Graph, Ref
+from ..graph import FUSED_OP, OWN_OPS, Call, CNode, Graph, Ref
 from ..span import Span
 from .findings import Findings
 
-NOT_INSIDE = frozenset((LOSS_OP, ACCUMULATE_OP, FUSED_OP))
+NOT_INSIDE = OWN_OPS
 """The attributes that have a meaning between cNodes only."""
 
 MOST_RESULTS = 2**16

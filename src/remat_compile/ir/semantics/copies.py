@@ -63,11 +63,13 @@ class Copies:
         self._gone: dict[str, Note] = {}
         self._forgiven: set[str] = set()
         self._homes: frozenset[str] = frozenset()
+        self.bytes_beside = 0
         self._report = report
 
     def begin(self, homes: Iterable[str], bytes_beside: int) -> None:
         """The host holds `homes` before the first step, and `bytes_beside` during all of it."""
         self._homes = frozenset(homes)
+        self.bytes_beside = bytes_beside
         self.host = dict.fromkeys(self._homes)
         self.host_bytes = bytes_beside + sum(self.sizes[name] for name in self.host)
 
@@ -135,8 +137,9 @@ class Copies:
         there; one from it needs one up to date."""
         name, span = step.anode, step.span
         if direction == "d2h" and name in self.host:
-            message = f"{step.word} of %{name}, of which the host holds a copy already"
-            self._report("FB0321", message, span, (), f"put `hostfree %{name}` before it")
+            if name not in self._homes:  # else it was refused already
+                message = f"{step.word} of %{name}, of which the host holds a copy already"
+                self._report("FB0321", message, span, (), f"put `hostfree %{name}` before it")
         elif direction == "d2h":
             self.host[name] = None
             self.host_bytes += self.sizes[name]

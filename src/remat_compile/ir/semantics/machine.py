@@ -33,7 +33,10 @@ class Machine:
         for step in steps:
             if isinstance(step, Compute):
                 self.runs[step.cnode] = self.runs.get(step.cnode, 0) + 1
-        homes = {step.anode: step.span for step in steps if isinstance(step, Home)}
+        self.updated = {b.name for b in program.binding.buffers if b.update is not None}
+        self.held_since_loss = program.held_since_loss
+        said = (step.anode for step in steps if isinstance(step, Home))
+        homes = {name for name in said if self._may_be_away(name)}
         self.homes: dict[str, Span | None] = {}
         """The caller's storage on the host, and gradients that end there, as far as read."""
         self.extra, extra_on_host = existing_grads(program, sizes, homes)
@@ -42,8 +45,6 @@ class Machine:
         self.total = sum(sizes.anode[name] for name in self.live) + self.extra
         self.activation = 0
         self.ended: dict[str, Note] = {}
-        self.updated = {b.name for b in program.binding.buffers if b.update is not None}
-        self.held_since_loss = program.held_since_loss
         self.started = self.loss_done = False
         # First executions of random operators and of the loss follow the order of capture.
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
@@ -99,6 +100,10 @@ class Machine:
             self.copies.give_back(step)
         return during
 
+    def _may_be_away(self, name: str) -> bool:
+        kept_here = name in self.updated or name in self.held_since_loss
+        return self.graph.anode[name].kind in HOMES and not kept_here
+
     def _home(self, step: Home) -> None:
         """Storage that the step finds on the host, or leaves there. The state has it already."""
         name, kind = step.anode, self.graph.anode[step.anode].kind
@@ -106,7 +111,7 @@ class Machine:
             why = "after another step: where storage is at first is said before all steps"
         elif name in self.homes:
             why = "a second time"
-        elif kind not in HOMES or name in self.updated or name in self.held_since_loss:
+        elif not self._may_be_away(name):
             what = "a result" if name in self.held_since_loss else f"a {kind}"
             what += " that the loss updates" if name in self.updated else ""
             why = (
@@ -245,7 +250,10 @@ class Machine:
         notes = (self.ended[name],) if name in self.ended else ()
         again = "again before this step, or free it later" if notes else "before this step"
         message = f"{who} reads %{name}, which is not alive here"
-        self._report("FB0301", message, span, notes, f"compute its writer {again}")
+        hint = f"compute its writer {again}"
+        if self.graph.anode[name].kind in CALLER_KINDS:
+            hint = f"put `prefetch %{name}` and `wait %{name}` before this step"
+        self._report("FB0301", message, span, notes, hint)
 
     def _take(self, name: str) -> None:
         self.live[name] = None

@@ -96,17 +96,17 @@ class Trace:
         return len(self.copies) * self._program.target.copy_issue_ns
 
     def host_at(self, step: int) -> tuple[tuple[str, int], ...]:
-        """aNodes whose copies the host holds during a step, largest first, with bytes.
-
-        The sum is `during_host[step]`.
+        """aNodes that the host holds during a step, largest first, with bytes, and the gradients
+        that are there already. The sum is `during_host[step]`.
         """
         state = self._state_at(step)
-        held = dict.fromkeys(state.copies.host)
+        held = {name: self._sizes.anode[name] for name in state.copies.host}
         now = self._steps[step]
         if not isinstance(now, Compute) and now.copies == "d2h":
-            held[now.anode] = None
-        sizes = self._sizes.anode
-        return tuple(sorted(((n, sizes[n]) for n in held), key=lambda item: (-item[1], item[0])))
+            held[now.anode] = self._sizes.anode[now.anode]
+        if state.copies.bytes_beside:
+            held["(existing gradients)"] = state.copies.bytes_beside
+        return tuple(sorted(held.items(), key=lambda item: (-item[1], item[0])))
 
     def _state_at(self, step: int) -> Machine:
         state = Machine(self._program, self._sizes, self._steps)

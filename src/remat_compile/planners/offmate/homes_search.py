@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 
-from ...ir.analysis.liveness import lower_bound_bytes
+from ...ir.analysis.liveness import floor_bytes
 from ...ir.diagnostics import Diagnostic, Note
 from ...ir.program import Budget
 from ...ir.schedule import Compute, Free, Schedule
@@ -18,7 +18,7 @@ from ..results import Task
 from ..solvers import MilpSolver
 from .homes_place import Choice, Placement, everything, refilled, repaired
 from .homes_program import HomesProgram
-from .movable import MovableOrder
+from .movable import MovableOrder, movable_names
 
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 """Of the bytes that activations may take: what other planners are asked to stay within."""
@@ -133,7 +133,7 @@ class HomesTask:
         """Refuses the budget, with the least that was found; FB0475 where the host is what is too
         small."""
         task = self.task
-        floor, where = lower_bound_bytes(task.program, "device", copies=True, homes=True)
+        floor, where = floor_bytes(task.program, homes=movable_names(task.program))
         reached = None if self.least is None else Budget(self.least.peak_bytes)
         found = "" if reached is None else f"; the least it found is {reached.bytes} bytes"
         message = (

@@ -66,9 +66,7 @@ class MovableOrder:
         """`instance` counts activations. Linear."""
         program, sizes = instance.program, Sizes.of(instance.program)
         graph = program.graph
-        updated = {b.name for b in program.binding.buffers if b.update is not None}
-        stay = updated | program.held_since_loss
-        movable = {a.name for a in graph.anodes if a.kind in HOMES and a.name not in stay}
+        movable = movable_names(program)
         uses: dict[str, list[int]] = {name: [] for name in movable}
         writes: dict[str, list[int]] = {name: [] for name in movable}
         runs: Counter[int] = Counter()
@@ -107,6 +105,14 @@ class MovableOrder:
             tuple(sorted(params, key=lambda p: p.name)),
             tuple(sorted(grads, key=lambda g: (g.written, g.name))),
         )
+
+
+def movable_names(program: Program) -> frozenset[str]:
+    """The storages that may be on the host between two steps."""
+    updated = {b.name for b in program.binding.buffers if b.update is not None}
+    stay = updated | program.held_since_loss
+    anodes = program.graph.anodes
+    return frozenset(a.name for a in anodes if a.kind in HOMES and a.name not in stay)
 
 
 def _callers_bytes(program: Program, sizes: Sizes) -> int:

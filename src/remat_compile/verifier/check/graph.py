@@ -50,8 +50,8 @@ def keeps_rules(p: Program) -> None:
         if call.operator == "update" or call.phase == "opt":
             plain = not call.token and not call.replay and 0 < len(made) == len(call.results)
             need(plain and call.operator == "update" and call.phase == "opt", name, "no update")
-            firsts = call.arguments[: 2 * len(made) : 2]
-            own = {a for a in firsts if p.kind.get(a) in ("param", "opt_state")}
+            starts = call.arguments[: 2 * len(made) : 2]
+            own = {a for a in starts if p.kind.get(a) in ("param", "opt_state")}
             need(len(own) == len(made), name, "does not update storages of the caller, each once")
             need({p.kind[a] for a in made} == {"updated"}, name, "makes nothing updated")
             ended |= own

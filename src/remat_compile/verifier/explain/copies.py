@@ -71,7 +71,7 @@ def _who(history: History, race: Race) -> str:
         return "after the last step the caller"
     event = history.events[race.use.event]
     if race.use.copy is not None:
-        at = f" (step {event.index + 1})" if event.step.span is None else ""
+        at = f" (step {history.first + event.index})" if event.step.span is None else ""
         return f"the {_word(history, event.index)} of %{race.use.anode}{at}"
     return history.where(event)
 
@@ -131,7 +131,8 @@ def _word(history: History, index: int) -> str:
 
 def _name(history: History, index: int) -> str:
     event = history.events[index]
-    return event.name if event.step.span is not None else f"{event.name} (step {index + 1})"
+    at = f" (step {history.first + index})" if event.step.span is None else ""
+    return event.name + at
 
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:

@@ -28,6 +28,8 @@ class History:
         self.statements = statements
         self.schedule = schedule
         self.events = events
+        self.first = 1 + len(schedule.homes)
+        """The number of the first event among the steps: what is at home stands before it."""
         self.made: dict[str, list[int]] = defaultdict(list)
         self.gone: dict[str, list[int]] = defaultdict(list)
         self.runs: dict[str, list[int]] = defaultdict(list)
@@ -61,7 +63,7 @@ class History:
         """A note at a step; it tells the number of a step that has no place in a text."""
         event = self.events[index]
         if event.step.span is None:
-            text = f"{text}: step {index + 1}, {event.name}"
+            text = f"{text}: step {self.first + index}, {event.name}"
         return Note(text, event.step.span)
 
     def where(self, event: Event) -> str:
@@ -70,7 +72,7 @@ class History:
         if event.cnode is not None and event.cnode.loc is not None and str(event.cnode.loc):
             words.append(f"({event.cnode.loc})")
         if event.step.span is None:
-            words.append(f"at step {event.index + 1}")
+            words.append(f"at step {self.first + event.index}")
         return " ".join(words)
 
     def fate(self, name: str, before: int) -> tuple[Fate, list[Note]]:

@@ -111,6 +111,8 @@ def _dead_read(history: History, event: Event, name: str) -> Diagnostic:
             code, hint = "FB0805", "run this step before the accumulation, or make it again"
         case _:
             assert_never(why)
+    if name in history.statements.homes:
+        hint = f"put `prefetch %{name}` and `wait %{name}` before this step"
     message = f"{history.where(event)} reads %{name}{through}, which {why}"
     notes.append(history.note("read here", event.index))
     return Diagnostic(code, message, event.step.span, tuple(notes), hint)

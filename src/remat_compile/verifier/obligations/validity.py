@@ -163,8 +163,8 @@ class _ValidityEncoder:
         for name in (*event.looks, *dict(event.takes_over)):
             facts = [self.facts.now(what, name) for what in ("hosted", "aged", "flying")]
             self.guard("look.ok", *facts)
-            rules: tuple[Rule, ...] = ("unhosted", "aged", "flying")
-            for rule, fact in zip(rules, facts, strict=True):
+            of_copy: tuple[Rule, ...] = ("unhosted", "aged", "flying")
+            for rule, fact in zip(of_copy, facts, strict=True):
                 self.clause(rule, event, name, fact, rule == "unhosted")
         for ended, named in event.takes_over:
             alive = self.facts.now("alive", ended)
@@ -174,8 +174,8 @@ class _ValidityEncoder:
                 self.clause("unhosted", event, ended, "false", True)
             facts = [self.facts.now(what, named) for what in ("alive", "flying", "hosted")]
             self.guard("new.ok", *facts)
-            rules = ("rename", "flying", "hosted")
-            for rule, fact in zip(rules, facts, strict=True):
+            of_result: tuple[Rule, ...] = ("rename", "flying", "hosted")
+            for rule, fact in zip(of_result, facts, strict=True):
                 self.clause(rule, event, named, fact, False)
 
     def before_taking_over(self, event: Event, ended: str, named: str) -> None:
@@ -213,8 +213,11 @@ class _ValidityEncoder:
                     self.clause("given", event, name, done, False)
             case Offload():
                 self.guard("offload.ok", alive, kind, flying, hosted)
-                self.caller("belongs", event, name)
-                self.clause("hosted", event, name, hosted, False)
+                if name in self.statements.homes:  # the host holds it, and gives it back never
+                    self.clause("belongs", event, name, "false", True)
+                else:
+                    self.caller("belongs", event, name)
+                    self.clause("hosted", event, name, hosted, False)
             case Prefetch():
                 aged = self.facts.now("aged", name)
                 self.guard("prefetch.ok", alive, flying, hosted, aged)

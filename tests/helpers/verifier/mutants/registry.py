@@ -53,6 +53,7 @@ MODULES = (
     "memory",
     "statements",
     "copies",
+    "homes",
     "certificates",
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ....device.devices import generator_module
 from ....ir.graph import ACCUMULATE_OP
 from ....ir.program import Program
-from ....ir.schedule import HostFree, Offload, Schedule, Wait
+from ....ir.schedule import Compute, HostFree, Offload, Schedule, Wait
 from ....operators.aten import ATOMS, METHODS
 from ...python.allowed import Allowed, statements
 from ...python.names import called_operators
@@ -29,7 +29,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
     operators = set(called_operators(graph))
     if any(c.call.op == ACCUMULATE_OP for c in graph.cnodes):
         operators.add(ADD_IN_PLACE)
-    copies = bool(copies_of(schedule))
+    copies = bool(copies_of(program, schedule))
     regions = regions_of(graph)
     texts = (script_imports(copies=copies), helper, script_text(copies=copies))
     return Allowed(
@@ -49,7 +49,7 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
             )
         ),
         values=frozenset(map(str, ATOMS)),
-        methods=frozenset((*METHODS.values(), *(("prefetch",) if copies else ()))),
+        methods=frozenset((*METHODS.values(), *(("prefetch", "update") if copies else ()))),
         effects=frozenset(("args.clear()", *_copies(program, schedule))),
     )
 
@@ -63,5 +63,7 @@ def _copies(program: Program, schedule: Schedule) -> Iterator[str]:
                 yield f"copies.offload({name!r}, {variable(name)})"
             case Wait(name) | HostFree(name):
                 yield f"copies.{step.word}({name!r})"
+            case Compute(name, _, True):
+                yield f"copies.update_on_host({name!r})"
             case _:
                 pass

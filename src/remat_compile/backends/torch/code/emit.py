@@ -79,7 +79,7 @@ def emit_with_saved(
 
 def _written(program: Program, schedule: Schedule, interface: Interface | None) -> str:
     schedule = schedule.elementary
-    steps, copies = schedule.steps, copies_of(schedule)
+    steps, copies = schedule.steps, copies_of(program, schedule)
     check_operators(program.graph)
     given = (interface or default_interface(program)).without(program, schedule.homes)
     original, same = program, identities(program.graph)
@@ -136,7 +136,7 @@ def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
         version=__version__,
         script=(_AS_SCRIPT if is_script else "") + (_BY_CALLS if is_script and by_calls else ""),
     )
-    imports = script_imports(copies=bool(copies_of(schedule)))
+    imports = script_imports(copies=bool(copies_of(program, schedule)))
     return head + (imports if is_script else "import torch\n") + "\n"
 
 

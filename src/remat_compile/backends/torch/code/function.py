@@ -77,6 +77,8 @@ class FunctionBody:
             match step:
                 case Free(name):
                     self._free(name)
+                case Compute(name, _, True):
+                    self._say(f"copies.update_on_host({literal(name)})", comment=f"{name} on host")
                 case Compute(name, nosave):
                     self._compute(self.graph.cnode[name], nosave)
                 case Offload(name):
@@ -138,6 +140,9 @@ class FunctionBody:
         if c.is_accumulate:
             self._accumulate(c, comment)
             return
+        if c.is_update:
+            self._update(c, comment)
+            return
         call = c.call_at(n)
         for name in call.refs():
             self._derive_if_view(name)
@@ -198,6 +203,26 @@ class FunctionBody:
         self._bound.add(named)
         self._forget_views(ended)
         self._forget_views(named)
+
+    def _update(self, c: CNode, comment: str) -> None:
+        """An update of the tensors at hand: the first ones go on under new names."""
+        for name in c.call.refs():
+            self._derive_if_view(name)
+        given = ", ".join((literal(c.name), *map(self.x.variable, c.operands)))
+        named = ", ".join(map(self.x.variable, c.results))
+        old = [ended for ended, _ in c.takes_over]
+        self._say(
+            f"({named},) = copies.update({given})",
+            c.call.refs(),
+            comment=comment,
+            drops=[self.x.variable(name) for name in old],
+        )
+        for name in old:
+            self._forget_views(name)
+        self.progress.live.difference_update(old)
+        self._bound.difference_update(old)
+        self.progress.live.update(c.results)
+        self._bound.update(c.results)
 
     def _get_state(self) -> str:
         return f"{generator_module(self.program.header.device)}.get_rng_state()"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
+from ....ir.analysis.updates import has_updates
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Wait
@@ -72,9 +73,9 @@ def default_interface(program: Program) -> Interface:
     )
 
 
-def copies_of(schedule: Schedule) -> tuple[str, ...]:
-    """`COPIES` where the schedule copies to the host, else nothing."""
-    return (COPIES,) if schedule.has_copies else ()
+def copies_of(program: Program, schedule: Schedule) -> tuple[str, ...]:
+    """`COPIES` where the schedule copies to the host or updates parameters, else nothing."""
+    return (COPIES,) if schedule.has_copies or has_updates(program) else ()
 
 
 def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
@@ -112,6 +113,9 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
         c = graph.cnode[step.cnode]
         executions[c.name] += 1
         n = executions[c.name]
+        if step.on_host:
+            flying.update((*graph.reads(c), *c.results))
+            continue
         reads = {*graph.reads(c, n), *((c.token,) if c.token is not None and n > 1 else ())}
         if index > border:
             needed.update(reads & carried)
@@ -121,8 +125,7 @@ def saved_at_loss(program: Program, schedule: Schedule) -> tuple[str, ...]:
             carried.difference_update(
                 name for name in c.results_at(n) if graph.anode[name].kind == "phantom"
             )
-        if c.is_accumulate:
-            carried.discard(graph.reads(c)[0])
+        carried.difference_update(dict(c.takes_over))
     # A gradient that was made before the loss leaves through the backward.
     ends = (*(p.grad for p in program.binding.params), *(g for _, g in program.binding.input_grads))
     needed.update(graph.storage[g] for g in ends if g is not None and graph.storage[g] in carried)

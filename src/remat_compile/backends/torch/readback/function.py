@@ -94,7 +94,8 @@ class Function:
         if step is None:
             return "the end"
         if isinstance(step, Compute):
-            return str(self.machine.execution())
+            on_host = f"step {self.machine.at + 1} ({step.cnode} on host)"
+            return on_host if step.on_host else str(self.machine.execution())
         return f"step {self.machine.at + 1} ({step.word} %{step.anode})"
 
     def differs(self, where: ast.AST, what: str, step: str | None = None) -> NoReturn:
@@ -209,6 +210,12 @@ class Function:
                 pass
             case "prefetch", [ast.Constant(value=str(name))] if target is not None:
                 pass
+            case "update", [ast.Constant(value=str(name)), *given] if target is not None:
+                self._update(node, target, name, given)
+                return
+            case "update_on_host", [ast.Constant(value=str(name))] if target is None:
+                self._update_on_host(node, name)
+                return
             case _:
                 unreadable(node, self.file, ast.unparse(node))
         machine = self.machine
@@ -235,6 +242,33 @@ class Function:
             case _:
                 unreadable(node, self.file, ast.unparse(node))
 
+    def _update(
+        self, node: ast.stmt, target: ast.expr, name: str, given: Sequence[ast.expr]
+    ) -> None:
+        """`(w2, m2,) = copies.update("U1", w, m, dw)`: the first tensors go on as results."""
+        machine = self.machine
+        values = [self.reader.value(part, self.variables) for part in given]
+        try:
+            step = machine.next_copy_or_computation()
+            if step != Compute(name) or not machine.graph.cnode[name].is_update:
+                self.differs(node, f"it updates by {name}", self._said(step))
+            now = machine.execution()
+            wanted = [machine.value(ref) for ref in now.cnode.operands]
+        except Dead as dead:
+            self.differs(node, f"%{dead} is not live in the schedule", f"step {machine.at + 1}")
+        if values != wanted:
+            self.differs(node, f"it is of {', '.join(map(shown, values))}", str(now))
+        self._check_held(node, str(now), ())
+        machine.compute(now)
+        self._unpack(node, target, now.slots, str(now))
+
+    def _update_on_host(self, node: ast.stmt, name: str) -> None:
+        step = self.machine.next_copy_or_computation()
+        if not isinstance(step, Compute) or step != Compute(name, on_host=True):
+            self.differs(node, f"it updates by {name} on the host", self._said(step))
+        self._check_held(node, self._said(step), ())
+        self.machine.update_on_host(step)
+
     # -- one computation --------------------------------------------------------------
 
     def _compute(self, node: ast.stmt, called: OperatorCall) -> Value | tuple[Value, ...]:
@@ -260,11 +294,12 @@ class Function:
     def _compare(self, node: ast.stmt, now: Execution, called: OperatorCall) -> None:
         step = str(now)
         wanted = "aten.add_.Tensor" if now.cnode.is_accumulate else now.op
+        ended = now.ended[:1] if now.cnode.is_accumulate else ()
         if called.op != wanted:
             self.differs(node, f"it runs {called.op}", step)
         if called.parts is not None:
             self.differs(node, "results are left out", step)
-        if now.ended is not None and (not called.args or called.args[0] != now.ended):
+        if ended and (not called.args or called.args[0] != ended[0]):
             self.differs(node, "it does not add into the first term", step)
         if called.random != now.token:
             drawn = "draws anew" if called.random is None else f"runs with {shown(called.random)}"

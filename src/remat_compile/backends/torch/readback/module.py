@@ -48,7 +48,7 @@ def check_source(
     generator = generator_module(program.header.device)
     tables = script_tables(program, schedule) if interface is None else {}
     schedule = schedule.elementary
-    copies = [CallCopies() for _ in copies_of(schedule)]
+    copies = [CallCopies() for _ in copies_of(program, schedule)]
     texts = (script_imports(copies=bool(copies)), script_text(copies=bool(copies)))
     fixed = frozenset().union(*map(statements, texts))
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)

@@ -64,7 +64,7 @@ def tenancies(schedule: Schedule, size_bytes: Mapping[str, int]) -> list[Tenancy
         match step:
             case Offload(name):
                 begins[name] = index
-            case HostFree(name):
+            case HostFree(name) if name in begins:  # else of a home, in the caller's memory
                 copies.append(Tenancy(name, size_bytes[name], begins.pop(name), index))
             case _:
                 pass

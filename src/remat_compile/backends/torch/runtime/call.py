@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from ....ir.diagnostics import fail
 from ....ir.schedule import Direction
 from ....ir.wording import worded
+from ....operators.instances import Instances
 from .arena import Pieces
 from .choice import engine_for
 from .engine import CopyEngine, Flight, storage_bytes
+from .updates import Updates
 
 
 class Arena:
@@ -69,6 +72,13 @@ class _HostCopy:
     kept: Tensor | None
     """A tensor that lies on the host of an accelerator anyway, such as a random state."""
 
+    def tensor(self) -> Tensor:
+        """The copy itself, as a tensor on the host."""
+        (whole,) = self.host
+        like = torch.empty(0, dtype=self.dtype)
+        first = int(whole.storage_offset()) // like.element_size() + self.offset
+        return like.set_(whole.untyped_storage(), first, self.shape, self.stride)
+
     def empty(self) -> Tensor:
         """A tensor like the one that was copied, with bytes of its own on the same device."""
         made = torch.empty(self.size_bytes, dtype=torch.uint8, device=self.device)
@@ -90,9 +100,11 @@ class HostCopies:
         arena: Arena,
         slots: Mapping[str, tuple[Pieces, ...]],
         homes: Mapping[str, Tensor] | None = None,
-        gradients: Collection[str] = (),
+        gradients: Mapping[str, Tensor] | None = None,
+        updates: Updates | None = None,
     ) -> None:
-        """`homes` are tensors of the caller on the host, `gradients` are left there for him."""
+        """`homes` are tensors of the caller on the host, `gradients` memory, uint8[bytes], of what
+        is left there for him."""
         self.moved_bytes: Counter[str] = Counter()
         self.flights: dict[str, Flight | None] = {}
         self._engine, self._arena, self._slots = engine, arena, slots
@@ -101,8 +113,10 @@ class HostCopies:
         self._host = {
             name: _at_home(tensor, engine.device) for name, (tensor, _) in self._homes.items()
         }
-        self._gradients = gradients
+        self._gradients = gradients or {}
+        self._updates = updates
         self.env: Mapping[str, int] = {}
+        self._last = {} if updates is None else updates.ended
         self._landed: list[Flight] = []  # copies of what the caller reads or writes on the host
         self.host_bytes = self.host_peak_bytes = sum(c.size_bytes for c in self._host.values())
 
@@ -122,9 +136,39 @@ class HostCopies:
                 self._engine.wait(flight)
             self.flights[name] = None
 
+    def update(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """An update of an optimizer on the device: the tensors that it changed, in order."""
+        assert self._updates is not None
+        self._updates.run(name, tensors)
+        return tensors[: len(self._updates.of(name).results)]
+
+    def update_on_host(self, name: str) -> None:
+        """Begins an update of what is at home on the host, in a thread of its own."""
+        assert self._updates is not None
+        c, graph = self._updates.of(name), self._updates.graph
+        storages = {graph.storage[ref] for ref in c.call.refs()}
+        if any(storage not in self._host or storage in self.flights for storage in storages):
+            _misused("update_on_host", name)
+        values = {storage: self._host[storage].tensor() for storage in storages}
+        instances = Instances(graph, self.env, values)
+        tensors = [instances[ref] for ref in c.operands]
+        arrived = [flight for flight in self._landed if not isinstance(flight, Future)]
+        self._landed = [flight for flight in self._landed if isinstance(flight, Future)]
+        flight = self._updates.begin(name, tensors, lambda: [*map(self._engine.settle, arrived)])
+        old = dict(c.takes_over)
+        for storage in storages - old.keys():
+            self.flights[storage] = flight
+        for ended, named in c.takes_over:
+            self._host[named] = self._host.pop(ended)
+            self.flights[named] = flight
+
     def offload(self, name: str, tensor: Tensor) -> None:
         """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
         turn, is_given = self._turns[name], name in self._gradients
+        if home := self._homes.get(self._last.get(name, "")):
+            self._host[name] = _at_home(home[0], self._engine.device)
+            self._issue("d2h", name, tensor)
+            return
         slots = self._slots.get(name, ())
         if name in self._host or name in self.flights or turn >= len(slots) + is_given:
             _misused("offload", name)
@@ -140,8 +184,7 @@ class HostCopies:
         on_host = tensor.device.type == "cpu" != self._engine.device.type
         host = () if on_host else self._arena.views(_first(pieces, size))
         if is_given:
-            pin = self._engine.device.type != "cpu"
-            host = (torch.empty(size, dtype=torch.uint8, pin_memory=pin),)
+            host = (self._gradients[name],)
         self._host[name] = _HostCopy(
             host,
             size,
@@ -172,10 +215,13 @@ class HostCopies:
         flight = self.flights.pop(name)
         if flight is None:
             return
-        if name in self._homes or name in self._gradients:
+        if not isinstance(flight, Future):
             self._landed.append(flight)
         try:
-            self._engine.wait(flight)
+            if isinstance(flight, Future):
+                flight.result()
+            else:
+                self._engine.wait(flight)
         except Exception as error:
             message = f"a copy of %{name} between host and device failed: {error}"
             fail("FB0952", message, hint="this step is lost; the next one begins anew")
@@ -184,8 +230,7 @@ class HostCopies:
         """A gradient that the step left on the host: the caller's from here on."""
         copy = self._host.pop(name)
         self.host_bytes -= copy.size_bytes
-        like = torch.empty(0, dtype=copy.dtype)
-        return like.set_(copy.host[0].untyped_storage(), copy.offset, copy.shape, copy.stride)
+        return copy.tensor()
 
     def changed(self) -> list[str]:
         """The tensors of the caller that were written to since the call began."""
@@ -193,7 +238,7 @@ class HostCopies:
 
     def hostfree(self, name: str) -> None:
         """Gives the host bytes of a copy back."""
-        if name not in self._host or name in self.flights or name in self._homes:
+        if name not in self._host or name in self.flights:
             _misused("hostfree", name)
         copy = self._host.pop(name)
         self.host_bytes -= copy.size_bytes

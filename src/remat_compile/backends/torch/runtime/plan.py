@@ -4,12 +4,13 @@ ticket (`tickets.py`)."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ....ir.diagnostics import fail
+from ....ir.expr import evaluate
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ....operators.instances import Instances
@@ -18,6 +19,7 @@ from .call import Arena, HostCopies
 from .choice import engine_for
 from .engine import CopyEngine, Flight
 from .tickets import Tickets
+from .updates import Optimizer, Updates
 
 
 class PlanCopies:
@@ -27,12 +29,19 @@ class PlanCopies:
     not; `last_host_peak_bytes` is of the call that ended a forward or a backward last.
     """
 
-    def __init__(self, program: Program, schedule: Schedule, inputs: Sequence[str | None]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        inputs: Sequence[str | None],
+        optimizer: Optimizer | None = None,
+    ) -> None:
         """`inputs` are the aNodes of the forward's arguments. FB0912 for a device that cannot
         copy beside its computations."""
         homes = schedule.homes
         self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
         self._gradients = homes - self._homes.keys()
+        self._updates = None if optimizer is None else Updates(program.graph, optimizer)
         self.engine = engine_for(torch.device(program.header.device))
         self.arenas = 0
         self.last_host_peak_bytes = 0
@@ -49,13 +58,23 @@ class PlanCopies:
         # A copy of the module runs the same functions, which know these copies.
         return self
 
+    def states(self) -> list[Tensor]:
+        """The states of the optimizer, which the forward is given behind all else."""
+        return [] if self._updates is None else self._updates.optimizer.tensors()
+
     def begin(self, args: Sequence[Tensor]) -> HostCopies:
         """The state of a call of the forward with these arguments."""
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
         layout = self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
         homes = {name: args[at].detach() for name, at in self._homes.items()}
-        copies = HostCopies(engine, arena, layout.slots, homes, self._gradients)
+        pin = engine.device.type != "cpu"
+        gradients = {
+            name: torch.empty(size, dtype=torch.uint8, pin_memory=pin)
+            for name, size in self._sizes(env, self._gradients).items()
+        }
+        given = homes, gradients, self._updates
+        copies = HostCopies(engine, arena, layout.slots, *given)
         copies.env = env
         ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
         ended.atexit = False
@@ -101,6 +120,10 @@ class PlanCopies:
         """The backward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
+
+    def _sizes(self, env: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
+        """Bytes of storages, not rounded."""
+        return {n: evaluate(self._program.graph.anode[n].size, env) for n in names}
 
     def _layout(self, env: Mapping[str, int]) -> HostLayout:
         key = tuple(env.values())

@@ -1,0 +1,64 @@
+"""A whole training step: forward, backward and the optimizer, by one plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...ir.diagnostics import fail
+from .module import PlannedModule
+
+
+class TrainingStep(nn.Module):
+    """`step(*args)` trains on one batch and gives the loss. It changes the parameters of the model
+    that was compiled and the states of its optimizer, as `loss.backward(); optimizer.step()` does,
+    and leaves no gradients of what it updates.
+
+    `module` is the drop-in of the model, to evaluate it; `optimizer` is the caller's.
+    """
+
+    def __init__(self, module: PlannedModule, optimizer: Optimizer) -> None:
+        """FB0545 for a model that gives no number to minimise, or several."""
+        super().__init__()
+        self.module, self.optimizer = module, optimizer
+        program = module.planned_step.program
+        places = [at for at, r in enumerate(program.binding.results) if r.tangent is not None]
+        shapes = [program.graph.anode[program.graph.storage[r.name]].shape
+                  for r in program.binding.results if r.tangent is not None]  # fmt: skip
+        if len(places) != 1 or shapes[0]:
+            message = (
+                f"a training step minimises one number, and the model gives {len(places)} "
+                "results to differentiate"
+                if len(places) != 1
+                else "a training step minimises one number, and the model's result has several"
+            )
+            hint = 'let the model return its loss, or name it: loss="loss"'
+            fail("FB0545", message, hint=hint)
+        self.place = places[0]
+        """The place of the loss among the results."""
+        names = {a for c in program.graph.cnodes if c.is_update for a, _ in c.takes_over}
+        paths = {p.name: p.names[0] for p in program.binding.params}
+        self._updated = [paths[name] for name in paths if name in names]
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the model."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's."""
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Trains on one batch. FB0910 for a call that the plan was not made for, FB0544 for an
+        optimizer that changed."""
+        with torch.enable_grad():
+            made = self.module(*args, **kwargs)
+        loss = self.module.planned_step.tensors(made)[self.place]
+        torch.autograd.backward(loss)
+        parameters = [self.module.get_parameter(path) for path in self._updated]
+        torch.autograd.graph.increment_version(parameters)
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
+        return loss.detach()
