@@ -17,6 +17,7 @@ import remat_compile
 from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep
+from remat_compile.backends.torch.runtime.cpu import ThreadEngine
 from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import simulate
 
@@ -126,6 +127,32 @@ def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> No
     assert len(updates) == len(list(model.parameters()))
     assert any(s.on_host for s in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
+def test_gradients_on_the_host_lie_anywhere(
+    monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, ...]
+) -> None:
+    """In several blocks, as pinned memory has them, and behind an odd number of bytes."""
+
+    def memory(_: ThreadEngine, size: int) -> tuple[Tensor, ...]:
+        first, *others = torch.empty(size + 1, dtype=torch.uint8).split(
+            (*blocks, size + 1 - sum(blocks))
+        )
+        return (first, *others) if others[1:] else (*others,)
+
+    monkeypatch.setattr(ThreadEngine, "host_memory", memory)
+    model, optimizer, step = compiled(ADAMW, "host")
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = step(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
 
 
 @pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])

@@ -86,7 +86,7 @@ class OptimizerUpdates:
         numbers: Mapping[str, Tensor],
     ) -> None:
         """Makes the states of a parameter that has none, or looks at those that there are."""
-        held = self.optimizer.state[parameter]
+        held = self.optimizer.state.get(parameter)
         if held:
             wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
             if wrong:
@@ -96,9 +96,15 @@ class OptimizerUpdates:
         if group.get("momentum") and group.get("dampening"):
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
-        for key in states:
-            held[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        held.update({key: torch.zeros_like(number) for key, number in numbers.items()})
+        like = torch.preserve_format
+        made = {key: torch.zeros_like(parameter, memory_format=like) for key in states}
+        made |= {key: torch.zeros_like(number) for key, number in numbers.items()}
+        self._hold(parameter, made)
+
+    def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
+        """Puts values into the optimizer's state, which has no entry of an empty one."""
+        if values:
+            self.optimizer.state[parameter].update(values)
 
     def on(self, program: Program, *, measured: bool) -> Program:
         """The program with the updates of all parameters that get a gradient; with times of this
@@ -153,7 +159,8 @@ class OptimizerUpdates:
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
             fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
-        held = [self.optimizer.state[p].get(key) for _, p, key in self._inputs]
+        state = self.optimizer.state
+        held = [state.get(p, {}).get(key) for _, p, key in self._inputs]
         for (name, p, _), tensor in zip(self._inputs, held, strict=True):
             if _shape(tensor) != p.shape:
                 fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
@@ -167,16 +174,17 @@ class OptimizerUpdates:
         """Does the update `name`: parameter, states and gradient are changed in place."""
         update = self._updates[name]
         parameter, gradient = tensors[0].detach(), tensors[len(update.states) + 1]
-        own = self.optimizer.state[update.parameter]
+        own = self.optimizer.state.get(update.parameter, {})
         states = dict(zip(update.states, tensors[1:], strict=False))
         group = self.optimizer.param_groups[update.group]
         after = _step(self.optimizer, group, parameter, gradient, {**own, **states})
-        own.update({key: value for key, value in after.items() if key not in states})
+        own = {key: value for key, value in after.items() if key not in states}
+        self._hold(update.parameter, own)
 
     def _measured_ns(self, update: _Update) -> int:
         """The least of three updates of tensors like these."""
         group, times = self.optimizer.param_groups[update.group], []
-        own = self.optimizer.state[update.parameter]
+        own = self.optimizer.state.get(update.parameter, {})
         with plain_mode(update.parameter.device):
             parameter = torch.zeros_like(update.parameter, requires_grad=False)
             states = {k: torch.zeros_like(v) for k, v in own.items() if isinstance(v, Tensor)}
