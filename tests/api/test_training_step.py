@@ -106,26 +106,26 @@ CASES: list[tuple[str, Make, tuple[str, ...]]] = [
 @pytest.mark.parametrize(("make", "sides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> None:
     """Losses, parameters, buffers and the optimizer's state, after each step."""
-    model, optimizer, step = compiled(make, *sides)
+    model, optimizer, train = compiled(make, *sides)
     torch.manual_seed(0)
     other = Net()
     stepper = make(other)
     rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, stepper)]
     for index in range(5):
         torch.manual_seed(index)
-        loss = step(batch(index))
+        loss = train(batch(index))
         torch.manual_seed(index)
         assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(step.state_dict()), dict(other.state_dict()))
+        assert_same(dict(train.state_dict()), dict(other.state_dict()))
         assert_same(optimizer.state_dict(), stepper.state_dict())
         assert all(p.grad is None for p in model.parameters())
         for rate in rates:
             rate.step()
-    plan = step.module.planned_step
-    updates = [s for s in plan.schedule.steps
-               if isinstance(s, Compute) and plan.program.graph.cnode[s.cnode].is_update]  # fmt: skip
+    plan = train.module.planned_step
+    runs = [step for step in plan.schedule.steps if isinstance(step, Compute)]
+    updates = [run for run in runs if plan.program.graph.cnode[run.cnode].is_update]
     assert len(updates) == len(list(model.parameters()))
-    assert any(s.on_host for s in updates) == ("host" in sides)
+    assert any(run.on_host for run in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
 
 
