@@ -16,10 +16,10 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 import remat_compile
 from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
-from remat_compile.backends.torch import TrainingStep
+from remat_compile.backends.torch import TrainingStep, measure_step
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
 from remat_compile.ir.schedule import Compute
-from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -187,15 +187,19 @@ def test_the_module_evaluates_with_what_was_trained(sides: tuple[str, ...]) -> N
         assert not torch.equal(model(batch(1)), before.eval()(batch(1)))
 
 
-@pytest.mark.parametrize("sides", [("home",), ("host",), ("device", "home", "host")])
-def test_the_host_peak_is_the_proven_one(sides: tuple[str, ...]) -> None:
-    _, _, step = compiled(of(Adam, lr=1e-3), *sides)
-    plan = step.module.planned_step
-    for index in range(2):
-        step(batch(index))
-        assert plan.copies is not None
-        trace = simulate(plan.program, plan.schedule)
-        assert plan.copies.last_host_peak_bytes == trace.host_peak_bytes > 0
+@pytest.mark.parametrize("sides", [(), ("home",), ("host",), ("device", "home", "host")])
+def test_the_measured_peaks_are_the_proven_ones(sides: tuple[str, ...]) -> None:
+    """Temporaries of the optimizer on the device among them."""
+    _, _, train = compiled(of(Adam, lr=1e-3), *sides)
+    plan = train.module.planned_step
+    proven = verify(plan.program, plan.schedule)
+    assert isinstance(proven, ProvenPlan)
+    train(batch(0))
+    use = measure_step(train.module, (batch(1),))
+    assert use.measured_bytes == use.predicted_bytes == proven.proven.device_bytes
+    assert use.forward_measured_bytes == use.forward_predicted_bytes
+    assert use.host_measured_bytes == proven.proven.host_bytes
+    assert (use.host_measured_bytes > 0) == bool(sides)
 
 
 def codes(run: Callable[[], object]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.program import Program
 from ...ir.schedule import Schedule
 from ...ir.semantics.simulate import Sizes, simulate
+from ...ir.semantics.sizes import existing_grads
 from .code.interface import saved_at_loss
 from .module import PlannedModule
 
@@ -111,10 +112,9 @@ def bytes_at_entries(
     tangents; the rest (new buffer contents, once written back) is gone.
     """
     graph: Graph = program.graph
-    size = Sizes.of(program, env).anode
-    held = sum(size[a.name] for a in graph.anodes if a.kind in CALLER_KINDS)
-    if program.binding.grads == "accumulate":
-        held += sum(size[p.name] for p in program.binding.params if p.grad is not None)
+    sizes, homes = Sizes.of(program, env), schedule.homes
+    here = (a.name for a in graph.anodes if a.kind in CALLER_KINDS and a.name not in homes)
+    held = sum(sizes.anode[name] for name in here) + existing_grads(program, sizes, homes)[0]
     kept = {*_carried_over(program, schedule), *graph.loss.results}
     return held, held + _sizes_of(kept, program, env)
 

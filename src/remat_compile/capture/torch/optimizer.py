@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
+from ...device.memory import measure_peak
 from ...ir.diagnostics import fail
+from ...ir.expr import Const
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
@@ -107,8 +109,8 @@ class OptimizerUpdates:
             self.optimizer.state[parameter].update(values)
 
     def on(self, program: Program, *, measured: bool) -> Program:
-        """The program with the updates of all parameters that get a gradient; with times of this
-        machine where costs are `measured`."""
+        """The program with the updates of all parameters that get a gradient; with times and
+        workspaces of this machine where costs are `measured`."""
         graph, binding = program.graph, program.binding
         taken = {*graph.anode, *graph.view}
         anodes: list[ANode] = []
@@ -128,8 +130,10 @@ class OptimizerUpdates:
             call = Call(UPDATE_OP, (*read, kind, update.group))
             cnode = CNode(name, "opt", tuple(a.name for a in new), call)
             host_ns = round(HOST_NS_AN_ELEMENT * update.parameter.numel()) + 1
-            time_ns = self._measured_ns(update) if measured else None
-            cnodes.append(replace(cnode, time_ns=time_ns, host_time_ns=host_ns))
+            if measured:
+                time_ns, bytes_ = self._measured(update)
+                cnode = replace(cnode, time_ns=time_ns, workspace=Const(bytes_))
+            cnodes.append(replace(cnode, host_time_ns=host_ns))
             anodes += [*old[1:], *new]
             params.append(replace(param, grad=None))
             consumed.add(graph.storage[param.grad])
@@ -181,20 +185,27 @@ class OptimizerUpdates:
         own = {key: value for key, value in after.items() if key not in states}
         self._hold(update.parameter, own)
 
-    def _measured_ns(self, update: _Update) -> int:
-        """The least of three updates of tensors like these."""
+    def _measured(self, update: _Update) -> tuple[int, int]:
+        """The nanoseconds of an update of tensors like these, the least of three, and the bytes of
+        its temporaries."""
         group, times = self.optimizer.param_groups[update.group], []
         own = self.optimizer.state.get(update.parameter, {})
         with plain_mode(update.parameter.device):
             parameter = torch.zeros_like(update.parameter, requires_grad=False)
             states = {k: torch.zeros_like(v) for k, v in own.items() if isinstance(v, Tensor)}
-            for _ in range(3):
-                start = time.perf_counter_ns()
-                _step(self.optimizer, group, parameter, torch.zeros_like(parameter), dict(states))
+            gradient = torch.zeros_like(parameter)
+
+            def run() -> None:
+                _step(self.optimizer, group, parameter, gradient, dict(states))
                 if parameter.device.type != "cpu":
                     torch.accelerator.synchronize()
+
+            for _ in range(3):
+                start = time.perf_counter_ns()
+                run()
                 times.append(time.perf_counter_ns() - start)
-        return min(times)
+            _, use = measure_peak(run, parameter.device)
+        return min(times), use.peak_bytes_over_entry
 
 
 _AGAIN = "compile again with the optimizer as it is now"
