@@ -1,6 +1,6 @@
 ; Frame. alive' = H or B or ((M or alive) and not (E or D)) of section 3, for one aNode, is the function of
 ; machine.smt2 for the part that the step has for it, and nothing changes for an aNode that the step
-; does not name. `invariant`: what the caller holds is alive; it holds at first and every step keeps it.
+; does not name. What an update ends is the caller's at first (`own`) and not in H. `invariant`: what the caller holds is alive; it holds at first and every step keeps it.
 ; Induction over the steps.
 ; Used: machine.EncodedMachine (only aNodes that a step names get a new constant), memory (sums).
 
@@ -29,18 +29,30 @@
 (check-sat)
 (pop 1)
 
-(push 1) ; what is freed, or ended by an accumulation
+(push 1) ; what is freed
 (declare-const alive Bool) (declare-const kind Int)
+(declare-const flying Bool) (declare-const result Bool) (declare-const done Bool)
 (declare-const M Bool) (declare-const B Bool) (declare-const E Bool) (declare-const D Bool)
 (define-fun next () Bool (or (caller kind) B (and (or M alive) (not (or E D)))))
-(assert (! (=> (caller kind) alive) :named invariant))
+(assert (! (free.ok alive kind flying result done) :named guard))
 (assert (! (not B) :named not_named))
-(assert (! (or E D) :named gone))
-(assert (not (and (= next (free.alive alive kind)) (= next (end.alive alive kind)))))
+(assert (! D :named gone))
+(assert (not (= next (free.alive alive kind))))
 (check-sat)
 (pop 1)
 
-(push 1) ; what an accumulation names, or a prefetch brings
+(push 1) ; what an accumulation or an update ends
+(declare-const alive Bool) (declare-const kind Int) (declare-const flying Bool)
+(declare-const M Bool) (declare-const B Bool) (declare-const E Bool) (declare-const D Bool)
+(define-fun next () Bool (or (caller kind) B (and (or M alive) (not (or E D)))))
+(assert (! (end.ok kind flying) :named guard))
+(assert (! (not B) :named not_named))
+(assert (! E :named gone))
+(assert (not (= next end.alive)))
+(check-sat)
+(pop 1)
+
+(push 1) ; what an accumulation or an update names, or a prefetch brings
 (declare-const alive Bool) (declare-const kind Int)
 (declare-const M Bool) (declare-const B Bool) (declare-const E Bool) (declare-const D Bool)
 (define-fun next () Bool (or (caller kind) B (and (or M alive) (not (or E D)))))
@@ -50,9 +62,10 @@
 (pop 1)
 
 (push 1) ; the invariant is kept
-(declare-const alive Bool) (declare-const kind Int) (declare-const nosave Bool)
+(declare-const alive Bool) (declare-const kind Int) (declare-const nosave Bool) (declare-const flying Bool)
 (assert (! (=> (caller kind) alive) :named invariant))
 (assert (not (and (=> (caller kind) (start.alive kind)) (=> (caller kind) (make.alive kind nosave))
-                  (=> (caller kind) (free.alive alive kind)) (=> (caller kind) (end.alive alive kind)))))
+                  (=> (caller kind) (free.alive alive kind))
+                  (=> (and (caller kind) (end.ok kind flying)) end.alive))))
 (check-sat)
 (pop 1)

@@ -28,10 +28,19 @@
 (check-sat)
 (pop 1)
 
+(push 1) ; an update on the host needs host copies of what it reads
+(declare-const flying Bool) (declare-const hosted Bool) (declare-const aged Bool)
+(declare-const alive Bool) (declare-const ran Bool)
+(assert (! (=> (or alive hosted) ran) :named invariant))
+(assert (! (look.ok hosted aged flying) :named guard))
+(assert (not ran))
+(check-sat)
+(pop 1)
+
 (push 1) ; the other steps make nothing be there
 (declare-const alive Bool) (declare-const kind Int) (declare-const hosted Bool) (declare-const ran Bool)
 (assert (! (=> (or alive hosted) ran) :named invariant))
-(assert (not (and (=> (or (free.alive alive kind) hosted) ran) (=> (or (end.alive alive kind) hosted) ran)
+(assert (not (and (=> (or (free.alive alive kind) hosted) ran) (=> (or end.alive hosted) ran)
                   (=> (or alive hostfree.hosted) ran))))
 (check-sat)
 (pop 1)

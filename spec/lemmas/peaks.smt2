@@ -13,18 +13,27 @@
 (declare-const alive Bool) (declare-const kind Int) (declare-const size Int)
 (assert (! (<= 0 size) :named not_negative))
 (assert (not (and (<= (change alive (free.alive alive kind) size) 0)
-                  (<= (change alive (end.alive alive kind) size) 0))))
+                  (<= (change alive end.alive size) 0))))
 (check-sat)
 (pop 1)
 
-(push 1) ; an accumulation moves a storage from one name to the other: no byte is taken
-(declare-const kind Int) (declare-const other Int)
+(push 1) ; an accumulation, or an update on the device, moves a storage from one name to the other: no byte is taken
 (declare-const alive Bool) (declare-const named Bool)
-(declare-const size Int) (declare-const size2 Int) (declare-const flying Bool) (declare-const flying2 Bool)
+(declare-const size Int) (declare-const size2 Int) (declare-const flying2 Bool)
 (assert (! (= size size2) :named one_size))
 (assert (! alive :named read))
-(assert (! (end.ok kind flying) :named end_guard))
 (assert (! (become.ok named flying2) :named become_guard))
-(assert (not (= 0 (+ (change alive (end.alive alive kind) size) (change named become.alive size2)))))
+(assert (not (= 0 (+ (change alive end.alive size) (change named become.alive size2)))))
+(check-sat)
+(pop 1)
+
+(push 1) ; so does an update on the host, there
+(declare-const hosted Bool) (declare-const aged Bool) (declare-const flying Bool)
+(declare-const alive Bool) (declare-const named Bool) (declare-const flying2 Bool)
+(declare-const size Int) (declare-const size2 Int)
+(assert (! (= size size2) :named one_size))
+(assert (! (look.ok hosted aged flying) :named old_guard))
+(assert (! (new.ok alive flying2 named) :named new_guard))
+(assert (not (= 0 (+ (change hosted old.hosted size) (change named new.hosted size2)))))
 (check-sat)
 (pop 1)

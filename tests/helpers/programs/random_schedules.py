@@ -1,5 +1,5 @@
 """Random valid schedules of a program: recomputation, `nosave`, early and late frees, copies
-to the host and back, storage of the caller at home on the host."""
+to the host and back, storage of the caller at home on the host, updates on both sides."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ class Run:
         self.ensure(self.graph.reads(c, n), keep)
         n = self.runs[c.name] = self.runs.get(c.name, 0) + 1
         results = c.results_at(n)
-        ended = self.graph.reads(c)[:1] if c.is_accumulate else ()
+        ended = [old for old, _ in c.takes_over]
+        if c.is_update and self.homes.issuperset(ended) and self.rng.random() < 0.5:
+            self.update_on_host(c)
+            return
         for name in (*results, *ended):
             self.wait(name)
         for name in ended:
@@ -89,6 +92,7 @@ class Run:
             if name in self.host:
                 self.host.discard(name)
                 self.stale.add(name)
+        self.move_homes(c)
         phantoms = [r for r in results if self.graph.anode[r].kind == "phantom"]
         droppable = phantoms and not set(phantoms) & keep and all(map(self.replayable, phantoms))
         rate = self.evict if self.nosave is None else self.nosave
@@ -101,6 +105,28 @@ class Run:
             self.drop_some()
             if self.copy:
                 self.copy_some()
+
+    def move_homes(self, c: CNode) -> None:
+        for old, new in c.takes_over:
+            if old in self.homes:
+                self.homes = self.homes - {old} | {new}
+
+    def update_on_host(self, c: CNode) -> None:
+        old = dict(c.takes_over)
+        for name in self.graph.reads(c):
+            if name in old and name in self.live:
+                self.free(name)
+            elif name not in self.host:
+                self.ensure([name], frozenset())
+                self.steps.append(Offload(name))
+                self.host.add(name)
+                self.flying[name] = False
+            self.wait(name)
+        self.steps.append(Compute(c.name, on_host=True))
+        self.host = self.host - set(old) | set(old.values())
+        self.flying.update(dict.fromkeys({*self.graph.reads(c)} - set(old), False))
+        self.flying.update(dict.fromkeys(old.values(), False))
+        self.move_homes(c)
 
     def drop_some(self) -> None:
         given = self.results if self.graph.loss.name in self.runs else frozenset[str]()
@@ -129,8 +155,8 @@ class Run:
             if self.rng.random() < self.copy:
                 self.prefetch(name)
         for name in sorted(self.host & self.live) + sorted(self.stale):
-            mine = self.graph.anode[name].kind not in CALLER_KINDS and name not in self.flying
-            if mine and self.rng.random() < self.copy:
+            mine = self.graph.anode[name].kind not in CALLER_KINDS or name in self.stale
+            if mine and name not in self.flying and self.rng.random() < self.copy:
                 self.host_free(name)
 
     def prefetch(self, name: str) -> None:
@@ -162,6 +188,8 @@ class Run:
                 self.free(left)
         for name in sorted((self.host | self.stale) - self.homes):
             self.host_free(name)
+        for name in sorted(self.flying):
+            self.wait(name)
 
 
 def may_be_away(program: Program) -> list[str]:
@@ -190,7 +218,17 @@ def random_schedule(
         frozenset(x for x in may_be_away(program) if rng.random() < home) if home else frozenset()
     )
     run = Run(rng, program, rate, copy, homes=away)
+    gradients = [
+        name
+        for c in program.graph.cnodes
+        if c.is_update
+        for name in program.graph.reads(c)
+        if program.graph.anode[name].kind in ("grad", "param_grad")
+    ]
     for c in program.graph.cnodes:
+        if c.is_update and run.evict:  # nothing is made again from what was updated
+            run.ensure(gradients, frozenset(gradients))
+            run.evict = 0.0
         run.run(c)
     run.end()
     tokens = [c.token for c in program.graph.cnodes if c.token and run.runs[c.name] > 1]

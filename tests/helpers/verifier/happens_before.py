@@ -1,8 +1,9 @@
 """Happens-before and all timings, written without the verifier: two oracles for races.
 
 Both know a program only by the core's data and reads, and a schedule by its steps. What is
-run are *operations*: every step on the compute stream, and every copy on the stream of its
-direction. An operation uses bytes: `(side, aNode, instance)`, and whether it only reads.
+run are *operations*: every step on the compute stream, every copy on the stream of its
+direction, and on a stream of its own an update on the host, as one for each storage. An
+operation uses bytes: `(side, aNode, instance)`, and whether it only reads.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class _Reader:
             reads += [graph.storage[r.name] for r in self.program.binding.results]
         for name in reads:
             self.use(op, "device", name, changes=False)
-        if c.is_accumulate:
-            self.use(op, "device", reads[0], changes=True, ends=True)
-            self.use(op, "device", c.results[0], changes=True)
+        for old, new in c.takes_over:
+            self.use(op, "device", old, changes=True, ends=True)
+            self.use(op, "device", new, changes=True)
+        if c.takes_over:
             return
         made = (*c.results_at(execution), *(token if execution == 1 < total else ()))
         for name in made:
@@ -76,6 +78,11 @@ class _Reader:
             for name in made:
                 if graph.anode[name].kind == "phantom":
                     self.use(op, "device", name, changes=True, ends=True)
+
+
+def _moved(homes: set[str], program: Program, step: Compute) -> set[str]:
+    pairs = dict(program.graph.cnode[step.cnode].takes_over)
+    return {pairs.get(name, name) for name in homes}
 
 
 def operations(program: Program, schedule: Schedule) -> list[Operation]:
@@ -101,7 +108,18 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
     for index, step in enumerate(s for s in schedule.steps if not isinstance(s, Home)):
         op = add(f"step {index}", "compute", index)
         match step:
+            case Compute() if step.on_host:
+                c, issued = program.graph.cnode[step.cnode], len(ops) - 1
+                old = dict(c.takes_over)
+                homes = _moved(homes, program, step)
+                looks = [name for name in program.graph.reads(c) if name not in old]
+                for name in (*looks, *old.values()):
+                    open_[name].append(len(ops))
+                    part = add(f"update {index}", "cpu", index)
+                    part.after.append(issued)
+                    reader.use(part, "host", name, changes=name not in looks)
             case Compute():
+                homes = _moved(homes, program, step)
                 runs[step.cnode] += 1
                 reader.compute(op, step, runs[step.cnode], total[step.cnode])
             case Free(name):
@@ -161,12 +179,11 @@ def races_by_reachability(program: Program, schedule: Schedule) -> set[Race]:
 def races_by_enumeration(program: Program, schedule: Schedule) -> set[Race]:
     """Every state that some timing reaches: operations begin and end one at a time."""
     ops = operations(program, schedule)
-    lanes = {
-        s: [i for i, op in enumerate(ops) if op.stream == s] for s in ("compute", "d2h", "h2d")
-    }
+    streams = ("compute", "d2h", "h2d", "cpu")
+    lanes = {s: [i for i, op in enumerate(ops) if op.stream == s] for s in streams}
     races: set[Race] = set()
     # Per stream: how many have ended, and whether the next one runs.
-    start: State = ((0, False), (0, False), (0, False))
+    start: State = ((0, False),) * len(streams)
     seen = {start}
     todo = [start]
     while todo:

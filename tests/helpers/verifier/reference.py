@@ -30,8 +30,8 @@ from remat_compile.ir.schedule import (
 )
 
 CALLER = ("input", "param", "buffer", "const", "opt_state")
-KEPT = ("output", "param_grad")
-NO_ACTIVATION = (*CALLER, "param_grad")
+KEPT = ("output", "param_grad", "updated")
+NO_ACTIVATION = (*CALLER, "param_grad", "updated")
 MAY_BE_AWAY = ("param", "buffer", "opt_state", "param_grad")
 
 
@@ -182,6 +182,9 @@ class _Machine:
             elif p.grad is not None:
                 self.held += self.size[p.name]
         self.losses, self.begun = 0, False
+        # What updates end.
+        updates = [c for c in graph.cnodes if c.call.op == "update"]
+        self.old = {n for c in updates for n in dict(self.pairs(c))}
         self.handed_over = {base[r.name] for r in program.binding.results}
         roots = [n for c in program.graph.cnodes if c.phase == "loss" for n in c.writes if n]
         self.handed_over.update(n for n in roots if self.kind[n] == "output")
@@ -238,7 +241,7 @@ class _Machine:
             self.here = f"step {index + 1}"
             self.begun |= not isinstance(step, Home)
             if isinstance(step, Compute):
-                self.compute(self.cnodes[step.cnode], step.nosave)
+                self.compute(self.cnodes[step.cnode], step)
                 continue
             if step.anode not in self.kind:
                 raise KeyError(step.anode)
@@ -299,7 +302,7 @@ class _Machine:
             case HostFree():
                 if name not in self.host:
                     self.fault(f"gives back a host copy of %{name} that is not there")
-                if self.kind[name] in CALLER:
+                if self.kind[name] in CALLER and name not in self.stale:
                     self.fault(f"gives back %{name} of the caller")
                 self.busy(name)
                 self.host.pop(name, None)
@@ -309,7 +312,7 @@ class _Machine:
             self.fault(f"waits for a copy of %{name} that was not issued")
             return
         direction, content = self.flight.pop(name)
-        if direction is Offload and name in self.host:
+        if direction is not Prefetch and name in self.host:
             self.host[name] = content
         elif direction is Prefetch and name in self.memory:
             self.memory[name] = content
@@ -331,9 +334,16 @@ class _Machine:
         else:
             del self.memory[name]
 
-    def compute(self, c: CNode, nosave: bool) -> None:
+    def compute(self, c: CNode, step: Compute) -> None:
         self.runs[c.name] += 1
         first = self.runs[c.name] == 1
+        if c.call.op == "update" and not (step.on_host and step.nosave):
+            (self.update_on_host if step.on_host else self.update)(c)
+            return
+        if step.on_host:
+            self.count(0, 0)
+            self.fault(f"runs {c.name} on the host")
+            return
         if c.call.op == "accumulate":
             self.accumulate(c)
             return
@@ -347,7 +357,7 @@ class _Machine:
             self.memory.setdefault(name, term)
         if c.phase == "loss":
             self.hand_over()
-        if nosave:
+        if step.nosave:
             for name in made:
                 if self.kind[name] == "phantom":
                     del self.memory[name]
@@ -367,6 +377,56 @@ class _Machine:
             self.fault(f"names a storage %{named} while another is alive")
         self.memory.pop(self.base(partial), None)
         self.memory[named] = term
+
+    @staticmethod
+    def pairs(c: CNode) -> list[tuple[str, str]]:
+        """What an update ends, each with the name under which it goes on."""
+        return list(zip(names_of(c.call), filter(None, c.writes), strict=False))
+
+    def update(self, c: CNode) -> None:
+        made = self.outcome(c, True)
+        workspace = self.rounded(c.workspace)
+        self.count(workspace, workspace)
+        for old, new in self.pairs(c):
+            self.busy(old)
+            self.busy(new)
+            if new in self.memory:
+                self.fault(f"names a storage %{new} while another is alive")
+            if old in self.host:
+                self.stale.add(old)
+            if self.memory.pop(old, None) is not None and old not in self.homes:
+                self.held -= self.size[old]
+            self.memory[new] = made[new]
+            self.move_home(old, new)
+
+    def move_home(self, old: str, new: str) -> None:
+        if old in self.homes:
+            self.homes = self.homes - {old} | {new}
+
+    def update_on_host(self, c: CNode) -> None:
+        """It reads host copies, which nobody touches until the waits."""
+        self.count(0, 0)
+        pairs = dict(self.pairs(c))
+        reads = {self.base(name) for name in names_of(c.call)}
+        for name in sorted(reads):
+            self.busy(name)
+            if name in self.stale:
+                self.fault(f"reads a stale copy of %{name}")
+            if name in pairs and name in self.memory:
+                self.fault(f"updates %{name}, which is alive on the device")
+        device, self.memory = self.memory, self.host
+        made = self.outcome(c, True)
+        self.memory = device
+        for old, new in pairs.items():
+            self.busy(new)
+            self.host.pop(old, None)
+            if new in self.memory or new in self.host:
+                self.fault(f"names a storage %{new} while another is there")
+            self.host[new] = self.terms.garbage()
+            self.flight[new] = Compute, made[new]
+            self.move_home(old, new)
+        for name in reads - pairs.keys():
+            self.flight[name] = Compute, self.host.get(name, self.terms.garbage())
 
     def outcome(self, c: CNode, first: bool) -> dict[str, int]:
         """The contents of what an execution writes, its token included."""
@@ -430,9 +490,9 @@ class _Machine:
                 self.fault(f"%{name} is not on the host, or elsewhere too")
             self.memory[name] = self.host.get(name, self.terms.garbage())
         for name, kind in self.kind.items():
-            if name in self.memory and kind not in (*CALLER, *KEPT):
+            if name in self.memory and (kind not in (*CALLER, *KEPT) or name in self.old):
                 self.fault(f"%{name} is left behind")
-            if kind in (*KEPT, *CALLER) and name not in updated:
+            if kind in (*KEPT, *CALLER) and name not in updated | self.old:
                 seen[f"%{name}"] = self.read(name)
         for p in binding.params:
             if p.grad is not None:

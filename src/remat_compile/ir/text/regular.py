@@ -172,7 +172,7 @@ class _LineReader:
     def step(self, line: str, where: Span) -> Step:
         word, anode, cnode, how = _parts(self._lines.step.fullmatch(line))
         if word:
-            return STORAGE_STEPS[word](self._one(anode[1:]), where)
+            return STORAGE_STEPS[" ".join(word.split())](self._one(anode[1:]), where)
         return Compute(self._one(cnode), how == " nosave", how == " on host", where)
 
     def _one(self, name: str) -> str:

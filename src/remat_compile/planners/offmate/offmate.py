@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from ...ir.analysis.updates import has_updates
 from ...ir.diagnostics import fail
 from ...ir.wording import worded
 from ..contract import Feasible, Optimal, Planner, TimedOut, makes_copies
@@ -13,20 +14,24 @@ from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task
 from ..solvers import MilpSolver
 from .homes_search import HomesTask
+from .in_backward import InBackward
+from .updates_search import UpdatesTask
 
 
 @dataclass(frozen=True)
 class OffMate(SearchPlanner):
-    """Zhao 2024, chapter 4, for steps without updates: which parameters and gradients are at home
-    on the host, when each comes and goes, by a linear program over segments of the step, on orders
-    that the planner `of` has under several budgets of activations. Under a budget of activations
-    alone it is `of`."""
+    """Zhao 2024, chapter 4. Without an optimizer: which parameters and gradients are at home on the
+    host, when each comes and goes, by a linear program over segments of the step. With one: where
+    each update runs and what of it is at home on the host, by search. Both on orders that the
+    planner `of` has under several budgets of activations. Under a budget of activations alone it
+    is `of`."""
 
     name: ClassVar[str] = "offmate"
     applicability: ClassVar[str] = "what the planner it runs accepts, on a target with a link"
     source: ClassVar[str] = "Zhao 2024, chapter 4"
     copies: ClassVar[bool] = True
     homes: ClassVar[bool] = True
+    updates: ClassVar[bool] = True
     of: Planner = field(default_factory=lambda: Dtr(rounds=0))
 
     @classmethod
@@ -39,6 +44,13 @@ class OffMate(SearchPlanner):
         need_link(task)
         if task.budget is None or task.budget.kind == "activation":
             return renamed(self.of, task)
+        if has_updates(task.program):
+            steps = UpdatesTask(task)
+            for view in steps.orders(self.of):
+                steps.search(view)
+                if steps.late:
+                    break
+            return steps.answer()
         homes = HomesTask(task)
         with MilpSolver() as solver:
             for order in homes.orders(self.of):
@@ -59,6 +71,7 @@ def need_link(task: Task) -> None:
 
 def renamed(of: Planner, task: Task) -> PlanResult:
     """The answer of another planner to the same task, under the task's name."""
+    of = InBackward(of) if has_updates(task.program) else of
     result = of.plan(task.program, task.budget, time_limit_s=task.left_s, progress=task.progress)
     if isinstance(result, Optimal | Feasible | TimedOut) and result.schedule is not None:
         return replace(result, schedule=replace(result.schedule, planner=task.planner))

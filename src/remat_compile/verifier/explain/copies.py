@@ -70,7 +70,7 @@ def _who(history: History, race: Race) -> str:
     if race.use.event >= len(history.events):
         return "after the last step the caller"
     event = history.events[race.use.event]
-    if race.use.copy is not None:
+    if race.use.copy is not None and event.update is None:
         at = f" (step {history.first + event.index})" if event.step.span is None else ""
         return f"the {_word(history, event.index)} of %{race.use.anode}{at}"
     return history.where(event)
@@ -126,13 +126,19 @@ def _taker(history: History, race: Race) -> int | None:
 
 
 def _word(history: History, index: int) -> str:
-    return "offload" if isinstance(history.events[index].step, Offload) else "prefetch"
+    event = history.events[index]
+    if event.update is not None:
+        return "update"
+    return "offload" if isinstance(event.step, Offload) else "prefetch"
 
 
 def _name(history: History, index: int) -> str:
     event = history.events[index]
-    at = f" (step {history.first + index})" if event.step.span is None else ""
-    return event.name + at
+    return (
+        event.name
+        if event.step.span is not None
+        else f"{event.name} (step {history.first + index})"
+    )
 
 
 def explain_copy(history: History, clause: Clause) -> Diagnostic:
@@ -159,7 +165,8 @@ _TEXTS = {
     ),
     "unhosted": ("FB0852", "{here}: the host holds no copy of {name}", "remove this step"),
     "aged": (
-        "FB0853", "{here}: the host copy of {name} is of before an accumulation, so it is stale",
+        "FB0853",
+        "{here}: the host copy of {name} is of before its storage was written, so it is stale",
         "compute it again instead",
     ),
     "alive": ("FB0854", "{here}: {name} is alive on the device already", "remove this step"),

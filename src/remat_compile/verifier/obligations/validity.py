@@ -181,7 +181,8 @@ class _ValidityEncoder:
     def before_taking_over(self, event: Event, ended: str, named: str) -> None:
         flying = self.facts.now("flying", ended)
         self.guard("end.ok", self.machine.kinds[ended], flying)
-        self.caller("caller", event, ended)
+        if ended not in self.statements.old:
+            self.caller("caller", event, ended)
         renamed = self.facts.now("alive", named), self.facts.now("flying", named)
         self.guard("become.ok", *renamed)
         self.clause("rename", event, named, renamed[0], False)

@@ -76,7 +76,7 @@ class Event:
     def name(self) -> str:
         """The name of the step in messages."""
         if isinstance(self.step, Compute):
-            return self.step.cnode
+            return f"{self.step.cnode} on host" if self.step.on_host else self.step.cnode
         return f"{self.step.word} %{self.step.anode}"
 
 

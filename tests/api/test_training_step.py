@@ -1,0 +1,316 @@
+"""`compile(optimizer=)`: the bits of ordinary training, wherever parameters and states are."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+
+import remat_compile
+from helpers.planners.homed_updates import HomedUpdates
+from remat_compile import FBError
+from remat_compile.backends.torch import TrainingStep
+from remat_compile.ir.schedule import Compute
+from remat_compile.ir.semantics.simulate import simulate
+
+Make = Callable[[nn.Module], Optimizer]
+
+
+class Net(nn.Module):
+    """Tied weights, dropout, buffers that the forward updates; its result is the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        parts = nn.Linear(16, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 16), nn.BatchNorm1d(8)
+        self.net = nn.Sequential(*parts)
+        self.head = nn.Linear(16, 50)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(self.net(self.embed(x)))
+        return nn.functional.cross_entropy(y.flatten(0, 1), x.flatten())
+
+
+def batch(seed: int) -> Tensor:
+    return torch.randint(0, 50, (4, 8), generator=torch.Generator().manual_seed(seed))
+
+
+def of(kind: type[Optimizer], **numbers: Any) -> Make:
+    """Two groups, of which one has half of the learning rate."""
+
+    def make(model: nn.Module) -> Optimizer:
+        parameters = list(model.parameters())
+        slow = {"params": parameters[3:], "lr": numbers["lr"] / 2}
+        return kind([{"params": parameters[:3]}, slow], **numbers)  # type: ignore[arg-type]
+
+    return make
+
+
+ADAMW = of(AdamW, lr=1e-2, weight_decay=0.1)
+
+
+def compiled(make: Make, *sides: str) -> tuple[nn.Module, Optimizer, TrainingStep]:
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = make(model)
+    options: dict[str, Any] = {"planner": HomedUpdates(sides), "link": "1GB/s"} if sides else {}
+    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer, **options)
+    assert isinstance(step, TrainingStep)
+    return model, optimizer, step
+
+
+def ordinary(model: nn.Module, optimizer: Optimizer, x: Tensor) -> Tensor:
+    loss: Tensor = model(x)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    """Equal to the bit: nested states."""
+    if isinstance(theirs, Tensor):
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, dict):
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert_same(ours[key], value)
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert ours == theirs
+
+
+CASES: list[tuple[str, Make, tuple[str, ...]]] = [
+    ("adamw", ADAMW, ()),
+    ("adamw fused", of(AdamW, lr=1e-2, fused=True), ("home",)),
+    ("adam amsgrad", of(Adam, lr=1e-3, amsgrad=True), ("host",)),
+    ("sgd momentum", of(SGD, lr=0.1, momentum=0.9), ("device", "host", "home")),
+    ("sgd", of(SGD, lr=0.1), ("host",)),
+    ("rmsprop", of(RMSprop, lr=1e-3, momentum=0.5), ("home",)),
+    ("adagrad", of(Adagrad, lr=1e-2, initial_accumulator_value=0.1), ("host", "home")),
+]
+
+
+@pytest.mark.parametrize(("make", "sides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> None:
+    """Losses, parameters, buffers and the optimizer's state, after each step."""
+    model, optimizer, step = compiled(make, *sides)
+    torch.manual_seed(0)
+    other = Net()
+    stepper = make(other)
+    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, stepper)]
+    for index in range(5):
+        torch.manual_seed(index)
+        loss = step(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(step.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
+        assert all(p.grad is None for p in model.parameters())
+        for rate in rates:
+            rate.step()
+    plan = step.module.planned_step
+    updates = [s for s in plan.schedule.steps
+               if isinstance(s, Compute) and plan.program.graph.cnode[s.cnode].is_update]  # fmt: skip
+    assert len(updates) == len(list(model.parameters()))
+    assert any(s.on_host for s in updates) == ("host" in sides)
+    assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])
+def test_a_checkpoint_goes_on_where_it_was(sides: tuple[str, ...]) -> None:
+    """In a new process, and in the same one, which goes back to it."""
+    model, optimizer, step = compiled(ADAMW, *sides)
+    for index in range(2):
+        step(batch(index))
+    file = io.BytesIO()
+    torch.save({"model": step.state_dict(), "optimizer": optimizer.state_dict()}, file)
+
+    def losses(step: TrainingStep) -> list[Tensor]:
+        torch.manual_seed(7)
+        return [step(batch(index)) for index in range(2, 5)]
+
+    wanted = losses(step)
+    file.seek(0)
+    saved = torch.load(file)
+    for m, o, s in ((model, optimizer, step), compiled(ADAMW, *sides)):
+        m.load_state_dict(saved["model"])
+        o.load_state_dict(copy.deepcopy(saved["optimizer"]))
+        assert_same(losses(s), wanted)
+
+
+@pytest.mark.parametrize("sides", [(), ("home",), ("host", "device")])
+def test_the_module_evaluates_with_what_was_trained(sides: tuple[str, ...]) -> None:
+    model, _, step = compiled(ADAMW, *sides)
+    before = copy.deepcopy(model)
+    step(batch(0))
+    with torch.no_grad():
+        assert torch.equal(step.module.eval()(batch(1)), model.eval()(batch(1)))
+        assert not torch.equal(model(batch(1)), before.eval()(batch(1)))
+
+
+@pytest.mark.parametrize("sides", [("home",), ("host",), ("device", "home", "host")])
+def test_the_host_peak_is_the_proven_one(sides: tuple[str, ...]) -> None:
+    _, _, step = compiled(of(Adam, lr=1e-3), *sides)
+    plan = step.module.planned_step
+    for index in range(2):
+        step(batch(index))
+        assert plan.copies is not None
+        trace = simulate(plan.program, plan.schedule)
+        assert plan.copies.last_host_peak_bytes == trace.host_peak_bytes > 0
+
+
+def codes(run: Callable[[], object]) -> tuple[str, str]:
+    """Code and message of the one diagnostic, which has a way out."""
+    with pytest.raises(FBError) as refused:
+        run()
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.hint
+    return diagnostic.code, diagnostic.message
+
+
+def small(**options: Any) -> Callable[[], object]:
+    model = options.pop("model", None) or Net()
+    make = options.pop("make", ADAMW)
+    return lambda: remat_compile.compile(model, (batch(0),), optimizer=make(model), **options)
+
+
+def test_optimizers_that_are_not_planned() -> None:
+    nadam = small(make=lambda model: NAdam(model.parameters()))
+    assert codes(nadam) == ("FB0541", "the step of torch.optim.nadam.NAdam cannot be planned")
+
+    class Mine(SGD):
+        pass
+
+    code, message = codes(small(make=lambda model: Mine(model.parameters(), lr=0.1)))
+    assert code == "FB0541"
+    assert "Mine" in message
+
+    def hooked(model: nn.Module) -> Optimizer:
+        optimizer = SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: None)
+        return optimizer
+
+    code, message = codes(small(make=hooked))
+    assert code == "FB0541"
+    assert "hooks" in message
+
+
+def test_parameters_of_another_model() -> None:
+    code, message = codes(small(make=lambda _: SGD(nn.Linear(7, 3).parameters(), lr=0.1)))
+    assert (code, message) == (
+        "FB0542",
+        "the optimizer has a parameter [3, 7] that the model has not",
+    )
+
+
+def test_states_that_are_none_of_a_first_step() -> None:
+    dampened = of(SGD, lr=0.1, momentum=0.9, dampening=0.5)
+    code, message = codes(small(make=dampened))
+    assert code == "FB0543"
+    assert "dampening" in message
+
+    def torn(model: nn.Module) -> Optimizer:
+        optimizer = ADAMW(model)
+        ordinary(model, optimizer, batch(0))
+        optimizer.state[next(model.parameters())]["exp_avg"] = torch.zeros(2)
+        return optimizer
+
+    code, message = codes(small(make=torn))
+    assert code == "FB0543"
+    assert re.match(r"the optimizer's exp_avg of embed.weight is not a tensor like", message)
+
+    def stepped(model: nn.Module) -> Optimizer:
+        optimizer = dampened(model)
+        ordinary(model, optimizer, batch(0))
+        return optimizer
+
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = stepped(model)
+    other = copy.deepcopy(model)
+    stepper = dampened(other)
+    stepper.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer)
+    torch.manual_seed(3)
+    loss = step(batch(1))
+    torch.manual_seed(3)
+    assert torch.equal(loss, ordinary(other, stepper, batch(1)))
+    assert_same(optimizer.state_dict(), stepper.state_dict())
+
+
+def test_an_optimizer_that_changed_since() -> None:
+    model, optimizer, step = compiled(ADAMW)
+    first = next(model.parameters())
+    first.grad = torch.zeros_like(first)
+    code, message = codes(lambda: step(batch(0)))
+    assert code == "FB0544"
+    assert "has a gradient already" in message
+    optimizer.zero_grad()
+    before = copy.deepcopy(model.state_dict())
+    own = optimizer.state.pop(first)
+    code, message = codes(lambda: step(batch(0)))
+    assert code == "FB0544"
+    assert "is gone" in message
+    assert_same(dict(model.state_dict()), dict(before))
+    optimizer.state[first] = own
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    code, message = codes(lambda: step(batch(0)))
+    assert (code, message) == ("FB0544", "the optimizer has other groups of parameters than it had")
+
+
+class Several(Net):
+    def forward(self, x: Tensor) -> Any:
+        loss = super().forward(x)
+        return (loss, loss * 2) if self.training else loss
+
+
+def test_a_model_that_gives_no_number_to_minimise() -> None:
+    code, message = codes(small(model=Several()))
+    assert code == "FB0545"
+    assert "2 results to differentiate" in message
+    model = nn.Linear(4, 4)
+    make = SGD(model.parameters(), lr=0.1)
+    code, message = codes(lambda: remat_compile.compile(model, (torch.ones(2, 4),), optimizer=make))
+    assert code == "FB0545"
+    assert "has several" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "way_out"),
+    [
+        ({"on_change": "eager"}, 'use on_change="error"'),
+        ({"on_change": "replan"}, 'use on_change="error"'),
+        ({"fuse": "inductor"}, 'use fuse="none"'),
+    ],
+)
+def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -> None:
+    with pytest.raises(FBError) as refused:
+        small(**options)()
+    (diagnostic,) = refused.value.diagnostics
+    assert (diagnostic.code, diagnostic.hint) == ("FB0546", way_out)
+
+
+@pytest.mark.parametrize("sides", [(), ("home",), ("host",)])
+def test_a_parameter_that_is_written_to_before_its_update(sides: tuple[str, ...]) -> None:
+    """Between the forward and the backward; the next step is right again."""
+    model, _, step = compiled(ADAMW, *sides)
+    loss = step.module(batch(0))
+    with torch.no_grad():
+        model.net[0].weight.mul_(2.0)  # type: ignore[union-attr,operator]
+    with pytest.raises(FBError, match="FB0962"):
+        loss.backward()
+    other = copy.deepcopy(model)
+    assert torch.isfinite(step(batch(1)))
+    assert not torch.equal(model.head.bias, other.head.bias)  # type: ignore[arg-type]
