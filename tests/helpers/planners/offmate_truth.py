@@ -10,13 +10,7 @@ import numpy as np
 
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.clock import time_ns
-from remat_compile.planners.offmate.courses import (
-    Course,
-    Stay,
-    StepPlan,
-    bytes_T,
-    gap_after,
-)
+from remat_compile.planners.offmate.courses import Course, Stay, StepPlan, bytes_T, gap_after
 from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
 
 
@@ -118,8 +112,8 @@ def least_time_ns(instance: StepInstance) -> int | None:
 
 def partition_step(numbers: list[int]) -> StepInstance:
     """Zhao 2024, theorem 4.2.1: 3 m numbers of sum m V. The step takes 2 m units of time if and
-    only if they are in m parts of sum V. The forward of m units is m blocks here, since bytes are taken
-    and given back between steps."""
+    only if they are in m parts of sum V. The forward of m units is m blocks here, since
+    bytes are taken and given back between steps."""
     m = len(numbers) // 3
     part, unit = sum(numbers) // m, 10**6
 

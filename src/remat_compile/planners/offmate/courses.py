@@ -10,8 +10,8 @@ from .instance import Group, StepInstance, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Bytes that leave the device: in the steps `absent` none of them is there; in `fetched` steps
-    a copy back begins, which counts from then on; a use in that step waits for it. `sent` is the step
+    """Bytes that leave the device: in the steps `absent` none of them is there. In `fetched` steps a
+    copy back begins, which counts from then on; a use in that step waits for it. `sent` is the step
     in which the copy to the host begins; None where the host has it anyway, or nothing leaves."""
 
     absent: frozenset[int] = frozenset()
