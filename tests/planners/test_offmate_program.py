@@ -11,7 +11,12 @@ import pytest
 
 from helpers.planners.graphs import chain, transformer
 from helpers.planners.matrix import linked
-from helpers.planners.offmate_truth import least_time_ns, partition_step, small_step
+from helpers.planners.offmate_truth import (
+    everything_there,
+    least_time_ns,
+    partition_step,
+    small_step,
+)
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.clock import time_ns, timing_of
 from remat_compile.planners.offmate.comparators import COMPARATORS, fits
@@ -20,7 +25,6 @@ from remat_compile.planners.offmate.courses import (
     Stay,
     StepPlan,
     bytes_T,
-    everything_there,
     faults,
     host_bytes,
 )

@@ -10,7 +10,14 @@ import numpy as np
 
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.clock import time_ns
-from remat_compile.planners.offmate.courses import Course, Stay, StepPlan, bytes_T, gap_after
+from remat_compile.planners.offmate.courses import (
+    Course,
+    Stay,
+    StepPlan,
+    bytes_T,
+    gap_after,
+    tensors_of,
+)
 from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
 
 
@@ -33,6 +40,11 @@ def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int
     rates = Rates(4e9, rng.choice([0.3e9, 1e9, 3e9]), states)
     rows = tuple(block(i) for i in range(blocks))
     return StepInstance(rows, groups, interface, target, rates, cpu_updates=cpu)
+
+
+def everything_there(instance: StepInstance, options: tuple[int, ...]) -> StepPlan:
+    """Nothing leaves the device, which updates all."""
+    return StepPlan(options, tuple(Course(w, tensor) for w, tensor in tensors_of(instance)))
 
 
 def stays(

@@ -63,8 +63,8 @@ class Fractions:
 
 class StepProgram:
     """The rows for an instance. `lag`: see above. `whole`: groups are moved as a whole. `priced`:
-    copies cost a little. `less_T`: bytes of the budget to leave in a step. Index legend: columns
-    `x[kind][w][t]`."""
+    copies cost a little. `in_time`: what comes back may do so in the step that uses it. `less_T`:
+    bytes of the budget to leave in a step. Index legend: columns `x[kind][w][t]`."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class StepProgram:
         lag: bool = True,
         whole: bool = False,
         priced: bool = True,
+        in_time: bool = True,
         less_T: Sequence[int] = (),
     ):
-        self.instance, self.lag, self.whole = instance, lag, whole
+        self.instance, self.lag, self.whole, self.in_time = instance, lag, whole, in_time
         self.less_T = less_T or [0] * instance.steps
         self.builder = MilpBuilder()
         self.steps = range(instance.steps)
@@ -106,12 +107,14 @@ class StepProgram:
         between = list(group.between(inst.blocks))
         open_T: dict[str, set[int]] = {
             "Sto": set(self.steps),
-            "Prf": set(self.steps),
+            "Prf": set(self.steps) if self.in_time else set(self.steps) - used,
             "Ofl": set(self.steps) if trained else set(),
             "OflG": {last, *between} if trained and inst.cpu_updates else set(),
             "Opt": set(between) if trained and inst.cpu_updates else set(),
             "StoO": set(self.steps) if states else set(),
-            "PrfO": set(self.steps) if states else set(),
+            "PrfO": (set(self.steps) if self.in_time else set(self.steps) - {last})
+            if states
+            else set(),
             "OflO": set(self.steps) if states else set(),
         }
         if not self.lag and open_T["OflG"]:
