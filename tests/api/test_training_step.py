@@ -16,9 +16,10 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 import remat_compile
 from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
-from remat_compile.backends.torch import TrainingStep
+from remat_compile.backends.torch import TrainingStep, measure_step
+from remat_compile.backends.torch.runtime.cpu import ThreadEngine
 from remat_compile.ir.schedule import Compute
-from remat_compile.ir.semantics.simulate import simulate
+from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[nn.Module], Optimizer]
 
@@ -105,27 +106,53 @@ CASES: list[tuple[str, Make, tuple[str, ...]]] = [
 @pytest.mark.parametrize(("make", "sides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> None:
     """Losses, parameters, buffers and the optimizer's state, after each step."""
-    model, optimizer, step = compiled(make, *sides)
+    model, optimizer, train = compiled(make, *sides)
     torch.manual_seed(0)
     other = Net()
     stepper = make(other)
     rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, stepper)]
     for index in range(5):
         torch.manual_seed(index)
-        loss = step(batch(index))
+        loss = train(batch(index))
         torch.manual_seed(index)
         assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(step.state_dict()), dict(other.state_dict()))
+        assert_same(dict(train.state_dict()), dict(other.state_dict()))
         assert_same(optimizer.state_dict(), stepper.state_dict())
         assert all(p.grad is None for p in model.parameters())
         for rate in rates:
             rate.step()
-    plan = step.module.planned_step
-    updates = [s for s in plan.schedule.steps
-               if isinstance(s, Compute) and plan.program.graph.cnode[s.cnode].is_update]  # fmt: skip
+    plan = train.module.planned_step
+    runs = [step for step in plan.schedule.steps if isinstance(step, Compute)]
+    updates = [run for run in runs if plan.program.graph.cnode[run.cnode].is_update]
     assert len(updates) == len(list(model.parameters()))
-    assert any(s.on_host for s in updates) == ("host" in sides)
+    assert any(run.on_host for run in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
+def test_gradients_on_the_host_lie_anywhere(
+    monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, ...]
+) -> None:
+    """In several blocks, as pinned memory has them, and behind an odd number of bytes."""
+
+    def memory(_: ThreadEngine, size: int) -> tuple[Tensor, ...]:
+        first, *others = torch.empty(size + 1, dtype=torch.uint8).split(
+            (*blocks, size + 1 - sum(blocks))
+        )
+        return (first, *others) if others[1:] else (*others,)
+
+    monkeypatch.setattr(ThreadEngine, "host_memory", memory)
+    model, optimizer, step = compiled(ADAMW, "host")
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = step(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
 
 
 @pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])
@@ -160,15 +187,19 @@ def test_the_module_evaluates_with_what_was_trained(sides: tuple[str, ...]) -> N
         assert not torch.equal(model(batch(1)), before.eval()(batch(1)))
 
 
-@pytest.mark.parametrize("sides", [("home",), ("host",), ("device", "home", "host")])
-def test_the_host_peak_is_the_proven_one(sides: tuple[str, ...]) -> None:
-    _, _, step = compiled(of(Adam, lr=1e-3), *sides)
-    plan = step.module.planned_step
-    for index in range(2):
-        step(batch(index))
-        assert plan.copies is not None
-        trace = simulate(plan.program, plan.schedule)
-        assert plan.copies.last_host_peak_bytes == trace.host_peak_bytes > 0
+@pytest.mark.parametrize("sides", [(), ("home",), ("host",), ("device", "home", "host")])
+def test_the_measured_peaks_are_the_proven_ones(sides: tuple[str, ...]) -> None:
+    """Temporaries of the optimizer on the device among them."""
+    _, _, train = compiled(of(Adam, lr=1e-3), *sides)
+    plan = train.module.planned_step
+    proven = verify(plan.program, plan.schedule)
+    assert isinstance(proven, ProvenPlan)
+    train(batch(0))
+    use = measure_step(train.module, (batch(1),))
+    assert use.measured_bytes == use.predicted_bytes == proven.proven.device_bytes
+    assert use.forward_measured_bytes == use.forward_predicted_bytes
+    assert use.host_measured_bytes == proven.proven.host_bytes
+    assert (use.host_measured_bytes > 0) == bool(sides)
 
 
 def codes(run: Callable[[], object]) -> tuple[str, str]:

@@ -105,7 +105,7 @@ class OptimizerUpdates:
         numbers: Mapping[str, Tensor],
     ) -> None:
         """Makes the states of a parameter that has none, or looks at those that there are."""
-        held = self.optimizer.state[parameter]
+        held = self.optimizer.state.get(parameter)
         if held:
             wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
             if wrong:
@@ -115,9 +115,14 @@ class OptimizerUpdates:
         if group.get("momentum") and group.get("dampening"):
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
-        for key in states:
-            held[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        held.update({key: torch.zeros_like(number) for key, number in numbers.items()})
+        like = torch.preserve_format
+        made = {key: torch.zeros_like(parameter, memory_format=like) for key in states}
+        self._hold(parameter, made | {key: torch.zeros_like(n) for key, n in numbers.items()})
+
+    def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
+        """Puts values into the optimizer's state, which has no entry of an empty one."""
+        if values:
+            self.optimizer.state[parameter].update(values)
 
     def on(self, program: Program, *, measured: bool) -> Program:
         """The program with the updates of all parameters that get a gradient; with times of this
@@ -205,7 +210,8 @@ class OptimizerUpdates:
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
             fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
-        held = [self.optimizer.state[p].get(key) for _, p, key in self._inputs]
+        state = self.optimizer.state
+        held = [state.get(p, {}).get(key) for _, p, key in self._inputs]
         for (name, p, _), tensor in zip(self._inputs, held, strict=True):
             if _shape(tensor) != p.shape:
                 fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
@@ -223,7 +229,7 @@ class OptimizerUpdates:
         states: list[dict[str, Any]] = []
         for one in update.of:
             parameters.append(next(given).detach())
-            own = self.optimizer.state[one.parameter]
+            own = self.optimizer.state.get(one.parameter, {})
             states.append({**own, **{key: next(given) for key in one.states}})
         for parameter, gradient in zip(parameters, given, strict=True):
             parameter.grad = gradient
@@ -231,7 +237,7 @@ class OptimizerUpdates:
         after = _step(self.optimizer, group, parameters, states)
         for one, state in zip(update.of, after, strict=True):
             kept = {key: value for key, value in state.items() if key not in one.states}
-            self.optimizer.state[one.parameter].update(kept)
+            self._hold(one.parameter, kept)
 
     def _workspace_bytes(self, update: _Update) -> int:
         """Bytes that an update allocates on the device, measured on tensors as large; on smaller
@@ -258,7 +264,7 @@ class OptimizerUpdates:
             made = [torch.zeros_like(one.parameter, requires_grad=False) for one in update.of]
             states = [
                 {k: torch.zeros_like(v) if isinstance(v, Tensor) else v for k, v in own.items()}
-                for own in (self.optimizer.state[one.parameter] for one in update.of)
+                for own in (self.optimizer.state.get(one.parameter, {}) for one in update.of)
             ]
             for _ in range(3):
                 for parameter in made:

@@ -73,9 +73,12 @@ class _HostCopy:
     """A tensor that lies on the host of an accelerator anyway, such as a random state."""
 
     def tensor(self) -> Tensor:
-        """The copy itself, as a tensor on the host."""
-        (whole,) = self.host
+        """The copy itself, as a tensor on the host; one like it where it lies in several pieces, or
+        its elements at odd addresses."""
         like = torch.empty(0, dtype=self.dtype)
+        whole = self.host[0]
+        if len(self.host) > 1 or int(whole.storage_offset()) % like.element_size():
+            whole = torch.cat(self.host)
         first = int(whole.storage_offset()) // like.element_size() + self.offset
         return like.set_(whole.untyped_storage(), first, self.shape, self.stride)
 
@@ -149,9 +152,13 @@ class HostCopies:
         storages = {graph.storage[ref] for ref in c.call.refs()}
         if any(storage not in self._host or storage in self.flights for storage in storages):
             _misused("update_on_host", name)
-        values = {storage: self._host[storage].tensor() for storage in storages}
-        instances = Instances(graph, self.env, values)
-        tensors = [instances[ref] for ref in c.operands]
+        held, env = {storage: self._host[storage] for storage in storages}, self.env
+
+        def tensors() -> list[Tensor]:  # once all have arrived
+            values = {storage: copy.tensor() for storage, copy in held.items()}
+            instances = Instances(graph, env, values)
+            return [instances[ref] for ref in c.operands]
+
         arrived = [flight for flight in self._landed if not isinstance(flight, Future)]
         self._landed = [flight for flight in self._landed if isinstance(flight, Future)]
         flight = self._updates.begin(name, tensors, lambda: [*map(self._engine.settle, arrived)])
@@ -166,8 +173,10 @@ class HostCopies:
         """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
         turn, is_given = self._turns[name], name in self._gradients
         if home := self._homes.get(self._last.get(name, "")):
+            if name in self._host or name in self.flights:
+                _misused("offload", name)
             self._host[name] = _at_home(home[0], self._engine.device)
-            self._issue("d2h", name, tensor)
+            self._take(name, tensor)
             return
         slots = self._slots.get(name, ())
         if name in self._host or name in self.flights or turn >= len(slots) + is_given:
@@ -195,7 +204,11 @@ class HostCopies:
             int(tensor.storage_offset()),
             tensor if on_host else None,
         )
-        self.host_bytes += size
+        self._take(name, tensor)
+
+    def _take(self, name: str, tensor: Tensor) -> None:
+        """Counts the bytes of a copy, and begins to fill them."""
+        self.host_bytes += self._host[name].size_bytes
         self.host_peak_bytes = max(self.host_peak_bytes, self.host_bytes)
         self._issue("d2h", name, tensor)
 

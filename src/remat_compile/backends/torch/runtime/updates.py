@@ -48,13 +48,13 @@ class Updates:
         self.optimizer.run(name, tensors)
 
     def begin(
-        self, name: str, tensors: Sequence[Tensor], before: Callable[[], object]
+        self, name: str, tensors: Callable[[], Sequence[Tensor]], before: Callable[[], object]
     ) -> Future[None]:
-        """Does an update in the thread, after `before`."""
+        """Does an update in the thread, after `before`; only then are there its tensors."""
 
         def run() -> None:
             with torch.no_grad():
                 before()
-                self.optimizer.run(name, tensors)
+                self.optimizer.run(name, tensors())
 
         return self._thread.submit(run)
