@@ -103,14 +103,12 @@ def test_a_budget_below_all_parameters_together() -> None:
 def test_a_faster_link_and_more_bytes_are_never_slower() -> None:
     program = chain(9, seed=3)
     for share in (0.3, 0.6):
-        times = []
-        for rate in (0.2, 1.0, 5.0, 1e6):
-            one = linked(program, rate)
-            times.append(found(one, OffMate(), budget_at(one, share)))
-        assert None not in times
+        ones = [linked(program, rate) for rate in (0.2, 1.0, 5.0, 1e6)]
+        times = [found(one, OffMate(), budget_at(one, share)) or 0 for one in ones]
         assert times == sorted(times, reverse=True)
+        assert times[-1] > 0
     one = linked(program, 1.0)
-    times = [found(one, OffMate(), budget_at(one, share)) for share in (0.3, 0.5, 0.7, 1.0)]
+    times = [found(one, OffMate(), budget_at(one, share)) or 0 for share in (0.3, 0.5, 0.7, 1.0)]
     assert times == sorted(times, reverse=True)
     assert times[-1] == Baseline.of(one).time_ns
 

@@ -11,7 +11,12 @@ import pytest
 
 from helpers.planners.graphs import chain, transformer
 from helpers.planners.matrix import linked
-from helpers.planners.offmate_truth import least_time_ns, partition_step, small_step
+from helpers.planners.offmate_truth import (
+    everything_there,
+    least_time_ns,
+    partition_step,
+    small_step,
+)
 from remat_compile.ir.program import Target
 from remat_compile.planners.offmate.clock import time_ns, timing_of
 from remat_compile.planners.offmate.comparators import COMPARATORS, fits
@@ -20,7 +25,6 @@ from remat_compile.planners.offmate.courses import (
     Stay,
     StepPlan,
     bytes_T,
-    everything_there,
     faults,
     host_bytes,
 )
@@ -191,8 +195,8 @@ def test_the_device_waits_for_the_cpu_where_a_tensor_comes_back() -> None:
     by_cpu = replace(second, weight=away, grad_sent=2, updated=3)
     plan = StepPlan((0, 0), (first, by_cpu))
     assert not faults(instance, plan)
-    # The gradient is out at 450, 50 ns behind step 2; the CPU takes 500 ns from there to 950. Step 3
-    # is done at 450 + 200 + 50 = 700, and step 0 waits for the CPU before the copy back.
+    # The gradient is out at 450, 50 ns behind step 2; the CPU takes 500 ns from there, to 950. Step
+    # 3 is done at 450 + 200 + 50 = 700, and step 0 waits for the CPU before the copy back.
     timing = timing_of(instance, plan)
     assert timing.stalls_ns == {(0, "cpu", ("weight", 1)): 250, (3, "d2h", ("grad", 1)): 50}
     assert timing.time_ns == 100 + 100 + 200 + 50 + 200 + 50 + 250

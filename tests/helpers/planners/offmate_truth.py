@@ -16,6 +16,7 @@ from remat_compile.planners.offmate.courses import (
     StepPlan,
     bytes_T,
     gap_after,
+    tensors_of,
 )
 from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
 
@@ -39,6 +40,11 @@ def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int
     rates = Rates(4e9, rng.choice([0.3e9, 1e9, 3e9]), states)
     rows = tuple(block(i) for i in range(blocks))
     return StepInstance(rows, groups, interface, target, rates, cpu_updates=cpu)
+
+
+def everything_there(instance: StepInstance, options: tuple[int, ...]) -> StepPlan:
+    """Nothing leaves the device, which updates all."""
+    return StepPlan(options, tuple(Course(w, tensor) for w, tensor in tensors_of(instance)))
 
 
 def stays(
@@ -118,8 +124,8 @@ def least_time_ns(instance: StepInstance) -> int | None:
 
 def partition_step(numbers: list[int]) -> StepInstance:
     """Zhao 2024, theorem 4.2.1: 3 m numbers of sum m V. The step takes 2 m units of time if and
-    only if they are in m parts of sum V. The forward of m units is m blocks here, since bytes are taken
-    and given back between steps."""
+    only if they are in m parts of sum V. The forward of m units is m blocks here, since
+    bytes are taken and given back between steps."""
     m = len(numbers) // 3
     part, unit = sum(numbers) // m, 10**6
 

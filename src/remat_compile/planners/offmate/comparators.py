@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .clock import time_ns
 from .courses import Course, Stay, StepPlan, absences, bytes_T, gap_after, host_bytes, tensors_of
 from .instance import Group, StepInstance, Tensor
 
@@ -107,9 +106,3 @@ def fits(instance: StepInstance, plan: StepPlan) -> bool:
     host = instance.target.host_bytes
     within = max(bytes_T(instance, plan)) <= instance.memory_bytes
     return within and (host is None or host_bytes(instance, plan) <= host)
-
-
-def timed(instance: StepInstance, name: str) -> int | None:
-    """Nanoseconds of a comparator; None where it does not fit."""
-    plan = COMPARATORS[name](instance)
-    return None if plan is None else time_ns(instance, plan)

@@ -10,9 +10,9 @@ from .instance import Group, StepInstance, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Bytes that leave the device: in the steps `absent` none of them is there; in `fetched` steps
-    a copy back begins, which counts from then on; a use in that step waits for it. `sent` is the step
-    in which the copy to the host begins; None where the host has it anyway, or nothing leaves."""
+    """Bytes that leave the device: in the steps `absent` none of them is there. In `fetched` steps
+    a copy back begins, which counts from then on; a use in that step waits for it. `sent` is the
+    step in which the copy to the host begins; None where the host has it, or nothing leaves."""
 
     absent: frozenset[int] = frozenset()
     fetched: frozenset[int] = frozenset()
@@ -139,11 +139,6 @@ def _stay_faults(name: str, stay: Stay, uses: frozenset[int], count: int) -> Ite
     returns = {(t + 1) % count for t in stay.absent} - stay.absent
     if returns != stay.fetched:
         yield f"{name} does not come back where its absence ends"
-
-
-def everything_there(instance: StepInstance, options: tuple[int, ...]) -> StepPlan:
-    """Nothing leaves the device, which updates all."""
-    return StepPlan(options, tuple(Course(w, tensor) for w, tensor in tensors_of(instance)))
 
 
 def tensors_of(instance: StepInstance) -> Iterator[tuple[int, Tensor]]:

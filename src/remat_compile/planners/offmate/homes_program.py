@@ -14,7 +14,8 @@ the first entry and takes no time, as the last one after all. Fractions of group
     Gra[t] = 1 where it is written;  Gra[t+1] >= Gra[t] - Ofl[t]
     sum |w| (Sto + Prf where not used) + |w|_g Gra + all else of the segment <= budget
     sum |w| (1 - Sto[0]) + |w|_g (1 - Gra[end]) <= bytes of the host
-    Time >= computations + |w| Prf / h2d where used;  >= |w| Prf / h2d;  >= |w|_g Ofl / d2h;  >= both / both
+    Time >= computations + |w| Prf / h2d where used;  >= |w| Prf / h2d;  >= |w|_g Ofl / d2h;
+         >= all of both / both
 
 and the least sum of Time, with a little for each copy.
 """

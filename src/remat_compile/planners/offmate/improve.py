@@ -91,7 +91,8 @@ def _leaner(inst: StepInstance, course: Course, t: int) -> Iterator[tuple[int, i
                 after = (after + 1) % count
         fetched = frozenset((n + 1) % count for n in absent if (n + 1) % count not in absent)
         other = Stay(absent, fetched, sent)
-        leaner = replace(course, **{kind: other})
+        is_states = kind == "states"
+        leaner = replace(course, states=other) if is_states else replace(course, weight=other)
         if not list(course_faults(inst, leaner)):
             yield int(t not in stay.fetched), size, leaner
 

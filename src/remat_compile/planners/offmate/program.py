@@ -14,18 +14,19 @@ in [0, 1] of group w in step t, sums over steps run through the turn (after 2 L 
     StoO[g] >= 1 - X                                                                 (4.6)
     Sto[t]  + sum Ofl[g..t-1]  >= |w|_g/|w| (1 - X)      or the host's is old        (4.7)
     StoO[t] + sum OflO[g..t-1] >= 1 - X                                              (4.8)
-    Sto[t+1] <= Sto[t] + Prf[t] (+ Prf[t+1] where used);  StoO the same         (4.9, 4.10)
+    Sto[t+1] <= Sto[t] + Prf[t] (+ Prf[t+1] where used);  StoO alike            (4.9, 4.10)
     sum Opt[..t] <= sum OflG[g..t-1];  sum OflG = X      a gradient goes first       (4.12)
     |w| (Sto[t] + Prf[t]) + |w|_g (X - sum Opt[..t-1]) <= |w|   after g; at f no Prf (4.13)
 
     device: sum |w| (Sto + Prf) + k |w|_g (StoO + PrfO), Prf where not used,
-            + |w|_g (X - sum OflG[g..t-1]) + gradients being made + interface + saved + option's own <= M           (4.17)
+            + |w|_g (X - sum OflG[g..t-1]) + gradients being made + interface
+            + saved + the option's own <= M                                          (4.17)
     host:   sum |w| + O Comp + |w|_g sum (k OflO + (k+1) Opt) <= M_CPU               (4.18)
 
     Time >= sum Comp T + |w| Prf / h2d where used                                    (4.19)
-    Time >= k |w|_g PrfO / h2d + (1 - X) |w|_g / a_G + ...
-    Time >= sum Comp T + (1 - X) |w|_g / a_G + (|w| Ofl + k |w|_g OflO) / d2h  for g_w = t
-    Time >= sum Comp T + (|w| Ofl + |w|_g OflG + k |w|_g OflO) / d2h           for g_w = t  (4.20)
+    and for g_w = t, with L = (|w| Ofl + k |w|_g OflO) / d2h:                        (4.20)
+    Time >= sum Comp T + (1 - X) |w|_g / a_G + L;  >= sum Comp T + |w|_g OflG / d2h + L
+    Time >= k |w|_g PrfO / h2d + (1 - X) |w|_g / a_G + L
     Time >= bytes / h2d;  >= bytes / d2h;  >= all / both;  >= H + |w|_g Opt / a_C    (4.21-4.23)
 
 (4.11) follows: Sto[g+1] <= 1 - |w|_g/|w| X, and at f all of w is there. With `lag` a copy,
@@ -47,7 +48,6 @@ from .instance import Group, StepInstance
 
 _TRANSFER_PRICE = 0.01
 """Of a second of copies, against a second of the step: fewer copies where the time is the same."""
-_GAP = 1e-3
 KINDS = ("Sto", "Prf", "Ofl", "OflG", "Opt", "StoO", "PrfO", "OflO")
 
 
@@ -63,8 +63,8 @@ class Fractions:
 
 class StepProgram:
     """The rows for an instance. `lag`: see above. `whole`: groups are moved as a whole. `priced`:
-    copies cost a little. `less_T`: bytes of the budget to leave in a step. Index legend: columns
-    `x[kind][w][t]`."""
+    copies cost a little. `in_time`: what comes back may do so in the step that uses it. `less_T`:
+    bytes of the budget to leave in a step. Index legend: columns `x[kind][w][t]`."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class StepProgram:
         lag: bool = True,
         whole: bool = False,
         priced: bool = True,
+        in_time: bool = True,
         less_T: Sequence[int] = (),
     ):
-        self.instance, self.lag, self.whole = instance, lag, whole
+        self.instance, self.lag, self.whole, self.in_time = instance, lag, whole, in_time
         self.less_T = less_T or [0] * instance.steps
         self.builder = MilpBuilder()
         self.steps = range(instance.steps)
@@ -106,12 +107,14 @@ class StepProgram:
         between = list(group.between(inst.blocks))
         open_T: dict[str, set[int]] = {
             "Sto": set(self.steps),
-            "Prf": set(self.steps),
+            "Prf": set(self.steps) if self.in_time else set(self.steps) - used,
             "Ofl": set(self.steps) if trained else set(),
             "OflG": {last, *between} if trained and inst.cpu_updates else set(),
             "Opt": set(between) if trained and inst.cpu_updates else set(),
             "StoO": set(self.steps) if states else set(),
-            "PrfO": set(self.steps) if states else set(),
+            "PrfO": (set(self.steps) if self.in_time else set(self.steps) - {last})
+            if states
+            else set(),
             "OflO": set(self.steps) if states else set(),
         }
         if not self.lag and open_T["OflG"]:

@@ -14,7 +14,7 @@ from .instance import Group, StepInstance, Tensor
 from .program import Fractions
 
 _MOST_CELLS = 10_000
-_NOISE = 1e-6
+_NOISE = 1e-3
 
 
 def at_least(sizes: Sequence[int], need: float) -> frozenset[int]:
@@ -118,12 +118,13 @@ class _Group:
         """The steps in which gradients leave and the CPU updates: the first by which the program
         has done as much, the one at least a step after the other."""
         window = len(list(self.group.between(self.instance.blocks)))
-        done = 0
+        done, total = 0, self.group.grad_bytes
+        whole = sum(plans[k].tensor.grad_bytes for k in cpu)
+        share = self.said("Opt", total, *self.turn) / max(1, whole)
         for k in sorted(cpu, key=lambda k: -plans[k].tensor.grad_bytes):
             done += plans[k].tensor.grad_bytes
-            total = self.group.grad_bytes
-            sent = self._by("OflG", total, done, 0, window - 1)
-            updated = self._by("Opt", total, done, sent + 1, window)
+            sent = self._by("OflG", total, done * share, 0, window - 1)
+            updated = self._by("Opt", total, done * share, sent + 1, window)
             plans[k] = replace(plans[k], grad_sent=self.turn[sent], updated=self.turn[updated])
 
     def _by(self, kind: str, size: float, need: float, begin: int, end: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from time import monotonic
@@ -95,33 +95,48 @@ def _rounded_plans(
 def best_fractions(
     instance: StepInstance, solver: MilpSolver, deadline: float, less_T: Sequence[int] = ()
 ) -> Iterator[Fractions]:
-    """Points of the program. Where it is small the optimum, and that for whole groups; else the
-    optimum for the options that its relaxation leans to, and for those of them that need no more
-    memory."""
-    program = StepProgram(instance, less_T=less_T)
-    milp = program.build()
-    if milp.columns <= _MOST_COLUMNS:
-        exact = StepProgram(instance, less_T=less_T, whole=True)
-        for rows in (program, exact):
-            solved = solver.solve(rows.build(), _SMALL_S, options={"mip_rel_gap": 1e-3})
-            if solved.point is not None:
-                yield rows.fractions(solved.point)
-        return
-    answer = solver.solve(milp.relaxed(), deadline - monotonic(), options=_IPM)
-    if answer.point is None:
-        return
-    point = answer.point
-    for choose in (_likeliest, _leanest):
-        options = tuple(
-            choose(instance, i, [float(point[c]) for c in columns])
-            for i, columns in enumerate(program.comp)
-        )
-        solved = solver.solve(
-            program.fixed(options).relaxed(), deadline - monotonic(), options=_IPM
-        )
+    """Points of the program, without copies in the step that uses them where it has any so. Where
+    it is small the optimum, and that for whole groups; else the optimum for the options that its
+    relaxation leans to, and for those of them that need no more memory."""
+    for in_time in (False, True):
+        program = StepProgram(instance, less_T=less_T, in_time=in_time)
+        if program.builder.columns <= _MOST_COLUMNS:
+            exact = StepProgram(instance, less_T=less_T, in_time=in_time, whole=True)
+            points = _small_points([program, exact], solver)
+        else:
+            points = _large_points(program, solver, deadline)
+        found = False
+        for fractions in points:
+            found = True
+            yield fractions
+        if found and program.builder.columns > _MOST_COLUMNS:
+            return
+
+
+def _small_points(programs: Iterable[StepProgram], solver: MilpSolver) -> Iterator[Fractions]:
+    for program in programs:
+        solved = solver.solve(program.build(), _SMALL_S, options={"mip_rel_gap": 1e-3})
         if solved.point is not None:
             yield program.fractions(solved.point)
-            if choose is _likeliest and solved.objective <= answer.objective * (1 + 1e-3):
+
+
+def _large_points(program: StepProgram, solver: MilpSolver, deadline: float) -> Iterator[Fractions]:
+    answer = solver.solve(program.build().relaxed(), deadline - monotonic(), options=_IPM)
+    if (point := answer.point) is None:
+        return
+    rows = (
+        tuple(
+            choose(program.instance, i, [float(point[c]) for c in columns])
+            for i, columns in enumerate(program.comp)
+        )
+        for choose in (_likeliest, _leanest)
+    )
+    for options in dict.fromkeys(rows):
+        fixed = program.fixed(options).relaxed()
+        solved = solver.solve(fixed, deadline - monotonic(), options=_IPM)
+        if solved.point is not None:
+            yield program.fractions(solved.point)
+            if solved.objective <= answer.objective * (1 + 1e-3):
                 return
 
 
