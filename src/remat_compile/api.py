@@ -44,11 +44,13 @@ def plan(
     *,
     loss: Loss = None,
     outputs: Outputs = None,
+    optimizer: Optimizer | None = None,
     dynamic_shapes: Any = None,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
-    """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it.
+    """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it. With an
+    `optimizer` of `torch.optim` its step is part of it.
 
     `model` may also be the path of an ONNX or `.pt2` file, `file.py:factory`, or a `.fbir`
     file to plan again. `loss` says what is differentiated where that is not the `loss` of what
@@ -64,9 +66,8 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
-    return plan_source(
-        _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases), request, phases
-    )
+    source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
+    return plan_source(_with_optimizer(source, optimizer), request, phases)
 
 
 @named_keywords(PlanKeywords)
@@ -118,11 +119,8 @@ def compile(  # the name users expect, as in torch.compile
     wanted = Wanted(loss, outputs)
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     if optimizer is not None:
-        from .capture.torch.optimizer import OptimizerUpdates
-
         _check_training(request, on_change, cuda_graph=cuda_graph)
-        updates = OptimizerUpdates(optimizer, source.exported.original)
-        source = replace(source, optimizer=updates)
+    source = _with_optimizer(source, optimizer)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
@@ -164,6 +162,14 @@ def _compiled(
     except FBError as error:
         return _compiled(with_caches(source, error), request, phases, cuda_graph=cuda_graph)
     return compiled, made.warnings
+
+
+def _with_optimizer(source: Source, optimizer: Optimizer | None) -> Source:
+    if optimizer is None:
+        return source
+    from .capture.torch.optimizer import OptimizerUpdates
+
+    return replace(source, optimizer=OptimizerUpdates(optimizer, source.exported.original))
 
 
 def _check_training(request: PlanRequest, on_change: OnChange, *, cuda_graph: bool) -> None:

@@ -29,7 +29,8 @@ def main() -> None:
     for i in range(options.random):
         rng = Random(f"checker {options.seed} {i}")
         program = random_program(rng, size=rng.choice((4, 6, 9)))
-        schedule = random_schedule(rng, program)
+        copy, home = rng.choice((0.0, 0.2)), rng.choice((0.0, 0.5))
+        schedule = random_schedule(rng, program, copy=copy, home=home)
         steps = list(schedule.steps)
         if i % 2:
             BREAKS[rng.choice(list(BREAKS))](rng, steps)

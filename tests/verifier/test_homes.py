@@ -12,12 +12,15 @@ import pytest
 from helpers.programs.strategies import random_program, random_schedule
 from helpers.verifier.home_breaks import BREAKS as HOME_BREAKS
 from helpers.verifier.opinions import agrees
+from remat_compile.ir.analysis.liveness import floor_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.schedule import Compute, Home, Prefetch, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
+from remat_compile.report.reasons import of_floor
+from remat_compile.report.subject import Subject
 from remat_compile.verifier import ProvenPlan, Refuted, verify
 from remat_compile.verifier.agreement import written
 from remat_compile.verifier.check import Accepted, check
@@ -161,6 +164,10 @@ def test_the_floor_does_not_hold_what_is_away() -> None:
         assert isinstance(verdict, ProvenPlan)
         assert verdict.proven.certificate is not None
         assert verdict.proven.certificate.least_bytes == own + bytes_
+        program, plan = plan_of(name)
+        assert floor_bytes(program, homes=plan.homes) == (own + bytes_, "B1")
+        owners = of_floor(Subject(program, plan)).owners
+        assert sum(owner.bytes for owner in owners) == own + bytes_
 
 
 def test_what_is_on_the_host_before_the_first_step_counts() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import FBError
 from ..ir.units import format_bytes, format_ns
 from ..plans.messages.table import columns
@@ -62,6 +63,7 @@ def command(
             "trace (Perfetto).",
         ),
     ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a plan with an optimizer.")] = 3,
     format: FormatOption = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
@@ -100,6 +102,8 @@ def command(
         check_output(values, "tensors", reads)
     if profile is not None:
         check_output(profile, "picture", reads)
+    if has_updates(read.program):
+        return _train(read, spec, options, steps, format, quiet)
     proven, exported, report = _run(read, spec, options, repeats, profile, quiet)
     assert proven.proven is not None
     bound = proven.proven.device_bytes
@@ -153,6 +157,67 @@ def _run(
     here = () if other is None else (other,)
     print_warnings((*source.warnings, *source.exported.warnings, *here))
     return proven, source.exported, report
+
+
+def _train(
+    plan: Plan, spec: str, options: ModelOptions, steps: int, format: str, quiet: bool
+) -> int:
+    """Exit code 1 where losses, parameters or states differ from ordinary training, or the measured
+    peak exceeds the proven one."""
+    from ..backends.torch import TrainingStep
+    from ..plans.bind import bind
+    from ..plans.compare.train import compare_training
+    from ..plans.files.recorded import load_as_planned
+
+    with progress(quiet=quiet) as say:
+        say("proving the plan")
+        proven = plan.trusted()
+        say(f"capturing {spec}")
+        source = load_as_planned(plan.program, spec, options)
+        say("generating the step")
+        step = bind(proven.program, proven.schedule, source.exported, optimizer=source.optimizer)
+        say(f"training {steps} steps, and in the ordinary way beside it")
+        assert isinstance(step, TrainingStep)
+        report = compare_training(proven, step, source.exported, steps)
+    print_warnings((*source.warnings, *source.exported.warnings))
+    assert proven.proven is not None
+    bound, host = proven.proven.device_bytes, proven.proven.host_bytes
+    within = report.measured_bytes <= bound and report.host_measured_bytes <= host
+    if format == "json":
+        print_object("run", proven_bytes=bound, proven_host_bytes=host, report=report)
+    else:
+        rows: list[tuple[Any, ...]] = [
+            ("", "proven", "measured", "ordinary training"),
+            (
+                "peak memory",
+                f"<= {format_bytes(bound)}",
+                format_bytes(report.measured_bytes),
+                format_bytes(report.eager_bytes),
+            ),
+            (
+                "on the host",
+                f"<= {format_bytes(host)}",
+                format_bytes(report.host_measured_bytes),
+                "",
+            ),
+            (
+                "step time",
+                f"{proven.time_s * 1e3:.3f} ms predicted",
+                f"{report.time_s * 1e3:.3f} ms",
+                f"{report.eager_time_s * 1e3:.3f} ms",
+            ),
+        ]
+        echo(*columns(rows))
+        if report.differing:
+            echo(f"not bit-equal after {report.steps} steps: {', '.join(report.differing[:5])}")
+        else:
+            echo(
+                f"losses, parameters and states: bit-equal to ordinary training after "
+                f"{report.steps} steps ({report.tensors} tensors compared)"
+            )
+        if not within:
+            echo("the measured peak exceeds the proven bound")
+    return 0 if within and not report.differing else 1
 
 
 def _is_equal(plan: Plan, report: StepReport) -> bool:

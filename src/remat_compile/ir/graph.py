@@ -232,6 +232,11 @@ class CNode:
         return self.call.op == UPDATE_OP
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """The names among the arguments in order, repeats included."""
+        return tuple(arg.name for arg in self.call.args if isinstance(arg, Ref))
+
+    @property
     def takes_over(self) -> tuple[tuple[str, str], ...]:
         """Each argument whose storage goes on as a result, with that result."""
         if not self.is_accumulate and not self.is_update:

@@ -89,12 +89,19 @@ def makes_copies(planner: object) -> bool:
     return bool(getattr(planner, "copies", False))
 
 
+def uses_homes(planner: object) -> bool:
+    """True if the planner may have storage of the caller on the host between two steps. Bounds that
+    count it on the device all the time do not hold for its plans."""
+    return bool(getattr(planner, "homes", False))
+
+
 @runtime_checkable
 class Planner(Protocol):
     """A way to make schedules. Implementations are frozen dataclasses.
 
     `applicability` says in words which graphs it plans, `source` where it comes from. One whose
-    schedules may copy to the host says so by an attribute `copies` that is true (`makes_copies`).
+    schedules may copy to the host says so by an attribute `copies` that is true (`makes_copies`);
+    one that has the caller's storage there between steps, by `homes` (`uses_homes`).
     """
 
     name: ClassVar[str]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..verifier.obligations.same_values import instances
 from .compare.graph import graph_differences
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..backends.torch.kernels import Kernels
     from ..capture.lowered import Exported, Lowered
+    from ..capture.torch.optimizer import OptimizerUpdates
     from ..ir.program import Program
     from ..ir.schedule import Schedule
 
@@ -29,6 +31,7 @@ def bind(
     *,
     by_calls: bool = False,
     cuda_graph: bool = False,
+    optimizer: OptimizerUpdates | None = None,
 ) -> nn.Module:
     """The drop-in module; FB0710 where the model gives another graph than the plan's.
 
@@ -37,18 +40,28 @@ def bind(
     `cuda_graph` later steps are replayed as CUDA graphs.
 
     FB0967 where there are none; FB0912 for a plan that copies to the host on a device that cannot.
-    The graph is run once against eager before the module is handed out (FB0512).
+    The graph is run once against eager before the module is handed out (FB0512). A plan with
+    updates is a whole training step, for which the `optimizer` is needed (FB0547).
     """
-    from ..backends.torch import build, recorder_for
+    from ..backends.torch import TrainingStep, build, recorder_for
     from ..capture.trace.parallel import around_replica
 
+    if has_updates(program) and optimizer is None:
+        message = "the plan updates parameters, and no optimizer is given"
+        hint = "pass it, plan.bind(model, args, optimizer=...), or return it from the factory"
+        raise FBError(Diagnostic("FB0547", message, hint=hint))
     if kernels is None and not by_calls:
         kernels = kernels_here(program)
-    with lowered_again(program, exported) as lowered:
+    with lowered_again(program, exported, optimizer) as lowered:
         recorder = recorder_for(lowered) if cuda_graph else None
-        module = build(under(lowered, program), schedule, kernels, recorder)
+        tied = under(lowered, program)
+        if optimizer is not None:
+            tied = tied.with_program(program, optimizer.origin)
+        module = build(tied, schedule, kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)
+    if optimizer is not None:
+        return TrainingStep(module, optimizer.optimizer)
     return around_replica(exported, module)
 
 
@@ -60,8 +73,11 @@ def under(lowered: Lowered, program: Program) -> Lowered:
 
 
 @contextmanager
-def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
-    """Inside the block, the model with its values, lowered as it was for `program`.
+def lowered_again(
+    program: Program, exported: Exported, optimizer: OptimizerUpdates | None = None
+) -> Iterator[Lowered]:
+    """Inside the block, the model with its values, lowered as it was for `program`; with an
+    `optimizer`, that has the same updates.
 
     FB0710 where it gives another graph, FB0740 where its tensors lie in memory in another way;
     FB0512, at the end of the block, where that graph does not compute what eager computes.
@@ -70,7 +86,10 @@ def lowered_again(program: Program, exported: Exported) -> Iterator[Lowered]:
 
     with ExitStack() as stack:
         lowered = stack.enter_context(lower(exported))
-        different = graph_differences(program, lowered.program)
+        captured = lowered.program
+        if optimizer is not None:
+            captured = optimizer.on(captured, measured=False)
+        different = graph_differences(program, captured)
         if different and (as_eager := exported.with_caches()) is not None:
             stack.close()
             lowered = stack.enter_context(lower(as_eager))

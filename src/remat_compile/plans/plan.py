@@ -22,6 +22,7 @@ from .request import check_choice
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
     from ..backends.torch.kernels import Kernels
     from ..capture.lowered import Exported
@@ -266,9 +267,10 @@ class Plan:
         *,
         loss: Loss = None,
         outputs: Outputs = None,
+        optimizer: Optimizer | None = None,
         cuda_graph: bool = False,
     ) -> nn.Module:
-        """The drop-in that runs this plan.
+        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`.
 
         `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where
         the plan was made from a model in this process, `cuda_graph` as in `compile`. FB0709 where
@@ -279,7 +281,13 @@ class Plan:
         hint = "pass the model and its sample arguments: plan.bind(model, args)"
         exported = self._capture(model, args, kwargs, Wanted(loss, outputs), hint)
         plan = self.trusted()
-        return bind(plan.program, plan.schedule, exported, self._kernels, cuda_graph=cuda_graph)
+        updates = None
+        if optimizer is not None:
+            from ..capture.torch.optimizer import OptimizerUpdates
+
+            updates = OptimizerUpdates(optimizer, exported.original)
+        given = plan.program, plan.schedule, exported, self._kernels
+        return bind(*given, cuda_graph=cuda_graph, optimizer=updates)
 
     def _capture(
         self,

@@ -20,7 +20,15 @@ from ..ir.program import Budget, Program
 from ..ir.wording import worded
 from ..planners.auto import Auto
 from ..planners.bounds.time_bounds import TimeBounds
-from ..planners.contract import Feasible, Infeasible, NotApplicable, Optimal, TimedOut, makes_copies
+from ..planners.contract import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    TimedOut,
+    makes_copies,
+    uses_homes,
+)
 from ..planners.isolation.crew import is_foreign, is_portable, run_planner_apart
 from ..planners.isolation.endings import (
     Answered,
@@ -190,7 +198,7 @@ class Attempt:
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
         """A lower bound that is found in a tenth of the time that planning has left, if any."""
-        if self.budget is None or has_updates(self.program):
+        if self.budget is None or uses_homes(self.planner) or has_updates(self.program):
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -18,6 +18,8 @@ from ..ir.diagnostics import Diagnostic, FBError, Note, nearest
 from .files.files import sha256_of
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from ..capture.lowered import Exported
     from ..capture.torch.optimizer import OptimizerUpdates
     from .files.files import FileRead
@@ -134,9 +136,14 @@ def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool =
         return Source(load_pt2(spec), recorded, sha256_of(spec))
     factory = spec.removeprefix(file_of(spec))
     executed, sha256 = _execute(file_of(spec))
-    module, args, kwargs = _from_factory(file_of(spec), executed, factory[1:])
+    module, args, kwargs, optimizer = _from_factory(file_of(spec), executed, factory[1:])
     exported = export(module, args, kwargs, strict=strict)
-    return Source(exported, recorded + factory, sha256)
+    source = Source(exported, recorded + factory, sha256)
+    if optimizer is None:
+        return source
+    from ..capture.torch.optimizer import OptimizerUpdates
+
+    return replace(source, optimizer=OptimizerUpdates(optimizer, module))
 
 
 def _load_onnx(path: str, options: ModelOptions) -> Source:
@@ -158,9 +165,10 @@ def _load_onnx(path: str, options: ModelOptions) -> Source:
 
 def _from_factory(
     file: str, module: ModuleType, name: str
-) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The module, arguments and keyword arguments that `name()` in `file` returns."""
+) -> tuple[Any, tuple[Any, ...], dict[str, Any], Optimizer | None]:
+    """The module, arguments, keyword arguments and optimizer that `name()` in `file` returns."""
     from torch import nn
+    from torch.optim import Optimizer
 
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -168,16 +176,21 @@ def _from_factory(
         message = f"{file} has no function {name}.{nearest(name, functions)}"
         raise _usage("FB0704", message)
     made = _run(f"{name}() in {file}", file, factory)
+    optimizer = None
+    if isinstance(made, tuple) and made and isinstance(made[-1], Optimizer):
+        *rest, optimizer = made
+        made = tuple(rest)
     match made:
         case (nn.Module() as model, tuple() | list() as args):
-            return model, tuple(args), {}
+            return model, tuple(args), {}, optimizer
         case (nn.Module() as model, tuple() | list() as args, dict() as kwargs):
-            return model, tuple(args), kwargs
+            return model, tuple(args), kwargs, optimizer
         case _:
             shape = f"a {type(made).__name__}"
             if isinstance(made, tuple):
                 shape = f"({', '.join(type(part).__name__ for part in made)})"
             hint = "return (model, args) or (model, args, kwargs), where args is a tuple"
+            hint += "; an optimizer may stand behind them"
             raise _usage("FB0706", f"{name}() in {file} returns {shape}", hint)
 
 

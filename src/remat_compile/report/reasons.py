@@ -112,15 +112,17 @@ class ModuleReasons:
 def of_floor(subject: Subject, kind: BudgetKind = "device") -> FloorReasons:
     """The holders of the bytes that no plan can avoid."""
     program, graph = subject.program, subject.program.graph
-    floor, name = floor_bytes(program, kind)
+    homes = subject.schedule.homes
+    floor, name = floor_bytes(program, kind, homes=homes)
     sizes, c = Sizes.of(program), graph.cnode[name]
     counted = counted_sizes(program, kind, sizes)
     reads = frozenset(graph.reads(c))
     needs = [
         Owner(f"%{n}", counted[n], "read" if n in reads else "made") for n in working_set(graph, c)
     ]
-    callers = (a.name for a in graph.anodes if a.kind in CALLER_KINDS and kind == "device")
-    needs += [Owner(f"%{n}", sizes.anode[n], "held") for n in callers]
+    callers = [a.name for a in graph.anodes if a.kind in CALLER_KINDS and kind == "device"]
+    needs += [Owner(f"%{n}", sizes.anode[n], "held") for n in callers if n not in homes]
+    needs += [Owner(f"%{n}", sizes.anode[n], "read") for n in callers if n in homes & reads]
     needs.append(Owner("(workspace)", sizes.workspace[name], "workspace"))
     rest = floor - sum(owner.bytes for owner in needs)
     needs.append(Owner("(existing gradients)", rest, "held"))

@@ -56,8 +56,8 @@ class Subject:
 
     @cached_property
     def floor(self) -> tuple[int, str]:
-        """Bytes below which no schedule gets, and the cNode that needs them."""
-        return floor_bytes(self.program)
+        """Bytes below which no schedule with these homes gets, and the cNode that needs them."""
+        return floor_bytes(self.program, homes=self.schedule.homes)
 
     @cached_property
     def lives_of(self) -> Mapping[str, tuple[Life, ...]]:

@@ -92,8 +92,8 @@ class Builder:
                 token,
                 tuple(of),
                 Const(workspace),
-                time,
-                Loc("model.py", len(self.cnodes) + 1, f"layer{len(self.cnodes)}"),
+                time_ns=time,
+                loc=Loc("model.py", len(self.cnodes) + 1, f"layer{len(self.cnodes)}"),
             )
         )
         return name

@@ -84,7 +84,7 @@ HARMLESS = {
 people, the binding to a model, how a symbol is measured, how large numbers may be, element types,
 or an operator that there is not. The plan in them does what it must."""
 
-SHORT = ("symbols", "offload", "accumulate", "batchnorm", "mlp", "right")
+SHORT = ("symbols", "offload", "homes", "accumulate", "batchnorm", "mlp", "right")
 """Right plans whose budgets are asked a byte short: copies, symbols, replays, accumulation."""
 
 

@@ -14,8 +14,8 @@ from ...device.memory import Mark, measure_regions
 from ...ir.graph import CALLER_KINDS, Graph
 from ...ir.program import Program
 from ...ir.schedule import Schedule
-from ...ir.semantics.simulate import Sizes, simulate
-from ...ir.semantics.sizes import existing_grads
+from ...ir.semantics.simulate import simulate
+from ...ir.semantics.sizes import Sizes, existing_grads
 from .code.interface import saved_at_loss
 from .module import PlannedModule
 
@@ -84,7 +84,8 @@ def measure_step(
     # a generator, on the host.
     updates = [b.update for b in step.program.binding.buffers if b.update is not None]
     handed = _carried_over(step.program, step.schedule).union(updates)
-    between += uses["forward"].end_bytes_over_entry - _sizes_of(handed, step.program, env)
+    made_bytes = _sizes_of(handed, step.program, step.schedule, env)
+    between += uses["forward"].end_bytes_over_entry - made_bytes
     border = trace.loss_step
     return StepUse(
         forward_measured_bytes=before + uses["forward"].peak_bytes_over_entry,
@@ -112,11 +113,16 @@ def bytes_at_entries(
     tangents; the rest (new buffer contents, once written back) is gone.
     """
     graph: Graph = program.graph
-    sizes, homes = Sizes.of(program, env), schedule.homes
-    here = (a.name for a in graph.anodes if a.kind in CALLER_KINDS and a.name not in homes)
-    held = sum(sizes.anode[name] for name in here) + existing_grads(program, sizes, homes)[0]
+    sizes = Sizes.of(program, env)
+    held = sum(sizes.anode[name] for name in _held(graph, schedule))
+    held += existing_grads(program, sizes, schedule.homes)[0]
     kept = {*_carried_over(program, schedule), *graph.loss.results}
-    return held, held + _sizes_of(kept, program, env)
+    return held, held + _sizes_of(kept, program, schedule, env)
+
+
+def _held(graph: Graph, schedule: Schedule) -> set[str]:
+    """The storages of the caller that are on the device between two steps."""
+    return {a.name for a in graph.anodes if a.kind in CALLER_KINDS} - schedule.homes
 
 
 def _carried_over(program: Program, schedule: Schedule) -> set[str]:
@@ -126,8 +132,10 @@ def _carried_over(program: Program, schedule: Schedule) -> set[str]:
     return {*saved_at_loss(program, schedule), *results}
 
 
-def _sizes_of(names: Iterable[str], program: Program, env: Mapping[str, int] | None) -> int:
-    """Bytes of the storages under these names, without those of the caller."""
+def _sizes_of(
+    names: Iterable[str], program: Program, schedule: Schedule, env: Mapping[str, int] | None
+) -> int:
+    """Bytes of the storages under these names, without those that the caller holds there."""
     graph, size = program.graph, Sizes.of(program, env).anode
     storages = {graph.storage[name] for name in names}
-    return sum(size[name] for name in storages if graph.anode[name].kind not in CALLER_KINDS)
+    return sum(size[name] for name in storages - _held(graph, schedule))

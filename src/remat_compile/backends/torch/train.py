@@ -37,7 +37,8 @@ class TrainingStep(nn.Module):
             )
             hint = 'let the model return its loss, or name it: loss="loss"'
             fail("FB0545", message, hint=hint)
-        self._place = places[0]
+        self.place = places[0]
+        """The place of the loss among the results."""
         names = {a for c in program.graph.cnodes if c.is_update for a, _ in c.takes_over}
         paths = {p.name: p.names[0] for p in program.binding.params}
         self._updated = [paths[name] for name in paths if name in names]
@@ -55,7 +56,7 @@ class TrainingStep(nn.Module):
         optimizer that changed."""
         with torch.enable_grad():
             made = self.module(*args, **kwargs)
-        loss = self.module.planned_step.tensors(made)[self._place]
+        loss = self.module.planned_step.tensors(made)[self.place]
         torch.autograd.backward(loss)
         parameters = [self.module.get_parameter(path) for path in self._updated]
         torch.autograd.graph.increment_version(parameters)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,16 +32,32 @@ depends on nothing of another one."""
 HOST_NS_AN_ELEMENT = 1.5
 """Nanoseconds of an update on the host for each element, fused and on several threads."""
 
+_MEASURED = 1 << 20
+"""Elements of an update on which its bytes are measured, at the most twice as many."""
+
+_BUCKETS, _BUCKET_BYTES = 16, 32 << 20
+
 _OF_OBJECT = ("step", "param_groups", "state")
 
 
 @dataclass(frozen=True)
-class _Update:
-    """The update of a parameter: its group, and its states in order."""
+class _Trained:
+    """A parameter of the optimizer: its group, and its states in order."""
 
     parameter: nn.Parameter
     group: int
     states: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A cNode: the parameters that one step of the optimizer's code takes together."""
+
+    of: tuple[_Trained, ...]
+
+    @property
+    def group(self) -> int:
+        return self.of[0].group
 
 
 class OptimizerUpdates:
@@ -63,7 +80,7 @@ class OptimizerUpdates:
         self.optimizer = optimizer
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         names = {id(p): path for path, p in model.named_parameters()}
-        self._of: dict[str, _Update] = {}
+        self._of: dict[str, _Trained] = {}
         for place, group in enumerate(optimizer.param_groups):
             states, numbers = _states_of(optimizer, group)
             for parameter in group["params"]:
@@ -74,7 +91,7 @@ class OptimizerUpdates:
                     hint = "make the optimizer of model.parameters() of the model that is compiled"
                     fail("FB0542", message, hint=hint)
                 self._begin(parameter, group, path, states, numbers)
-                self._of[path] = _Update(parameter, place, states)
+                self._of[path] = _Trained(parameter, place, states)
         self._updates: dict[str, _Update] = {}
         self._origin: dict[str, str] = {}
         self._inputs: list[tuple[str, nn.Parameter, str]] = []
@@ -88,8 +105,7 @@ class OptimizerUpdates:
         numbers: Mapping[str, Tensor],
     ) -> None:
         """Makes the states of a parameter that has none, or looks at those that there are."""
-        held = self.optimizer.state.get(parameter)
-        if held:
+        if held := self._own(parameter):
             wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
             if wrong:
                 message = f"the optimizer's {wrong[0]} of {path} is not a tensor like the parameter"
@@ -100,52 +116,87 @@ class OptimizerUpdates:
             fail("FB0543", message, hint="take one step of the optimizer first")
         like = torch.preserve_format
         made = {key: torch.zeros_like(parameter, memory_format=like) for key in states}
-        made |= {key: torch.zeros_like(number) for key, number in numbers.items()}
-        self._hold(parameter, made)
+        self._hold(parameter, made | {k: torch.zeros_like(number) for k, number in numbers.items()})
+
+    def _own(self, parameter: nn.Parameter) -> dict[str, Any]:
+        """The states of a parameter; to ask for them makes no entry."""
+        own: dict[str, Any] = self.optimizer.state.get(parameter, {})
+        return own
 
     def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
-        """Puts values into the optimizer's state, which has no entry of an empty one."""
+        """Puts states of a parameter in place; an optimizer without any has no entry."""
         if values:
             self.optimizer.state[parameter].update(values)
 
     def on(self, program: Program, *, measured: bool) -> Program:
-        """The program with the updates of all parameters that get a gradient; with times and
-        workspaces of this machine where costs are `measured`."""
+        """The program with the updates of all parameters that get a gradient; with times of this
+        machine where costs are `measured`."""
         graph, binding = program.graph, program.binding
         taken = {*graph.anode, *graph.view}
+        self._updates, self._inputs, self._origin = {}, [], {}
         anodes: list[ANode] = []
         cnodes: list[CNode] = []
-        params: list[ParamBinding] = []
+        params: dict[str, ParamBinding] = {p.name: p for p in binding.params}
         consumed: set[str] = set()
-        for param in binding.params:
-            update = next((self._of[name] for name in param.names if name in self._of), None)
-            if update is None or param.grad is None:
-                params.append(param)
-                continue
-            like = graph.anode[param.name]
-            old = [like, *(_state(like, f"{like.name}.{key}", taken) for key in update.states)]
+        for bucket in _buckets(self._trained(program)):
+            old: list[ANode] = []
+            for param, trained in bucket:
+                like = graph.anode[param.name]
+                states = [_state(like, f"{like.name}.{key}", taken) for key in trained.states]
+                old += [like, *states]
+                anodes += states
+                self._origin |= {a.name: like.name for a in states}
+                pairs = zip(states, trained.states, strict=True)
+                self._inputs += [(a.name, trained.parameter, key) for a, key in pairs]
+                params[param.name] = replace(param, grad=None)
             new = [_state(a, f"{a.name}.new", taken, "updated") for a in old]
-            name, kind = f"U{len(cnodes) + 1}", f"torch.optim.{type(self.optimizer).__name__}"
-            read = (*(Ref(a.name) for a in old), Ref(param.grad))
-            call = Call(UPDATE_OP, (*read, kind, update.group))
-            cnode = CNode(name, "opt", tuple(a.name for a in new), call)
-            host_ns = round(HOST_NS_AN_ELEMENT * update.parameter.numel()) + 1
-            if measured:
-                time_ns, bytes_ = self._measured(update)
-                cnode = replace(cnode, time_ns=time_ns, workspace=Const(bytes_))
-            cnodes.append(replace(cnode, host_time_ns=host_ns))
-            anodes += [*old[1:], *new]
-            params.append(replace(param, grad=None))
-            consumed.add(graph.storage[param.grad])
+            self._origin |= {
+                n.name: self._origin.get(o.name, o.name) for n, o in zip(new, old, strict=True)
+            }
+            grads = [param.grad for param, _ in bucket if param.grad is not None]
+            consumed |= {graph.storage[name] for name in grads}
+            name, update = f"U{len(cnodes) + 1}", _Update(tuple(one for _, one in bucket))
             self._updates[name] = update
-            self._origin |= {a.name: like.name for a in (*old, *new)}
-            self._inputs += [
-                (a.name, update.parameter, key)
-                for a, key in zip(old[1:], update.states, strict=True)
-            ]
+            cnodes.append(self._cnode(name, update, old, new, grads, measured=measured))
+            anodes += new
         known = tuple(replace(a, kind="grad") if a.name in consumed else a for a in graph.anodes)
         graph = replace(graph, anodes=(*known, *anodes), cnodes=(*graph.cnodes, *cnodes))
-        return replace(program, graph=graph, binding=replace(binding, params=tuple(params)))
+        binding = replace(binding, params=tuple(params.values()))
+        return replace(program, graph=graph, binding=binding)
+
+    def _trained(self, program: Program) -> list[tuple[ParamBinding, _Trained]]:
+        """The parameters that are updated, in the order in which their gradients are made."""
+        graph = program.graph
+        place = {c.name: index for index, c in enumerate(graph.cnodes)}
+        trained = [
+            (place[graph.writer[graph.storage[p.grad]].name], p, self._of[name])
+            for p in program.binding.params
+            for name in p.names[:1]
+            if p.grad is not None and name in self._of
+        ]
+        return [(param, one) for _, param, one in sorted(trained, key=lambda row: row[0])]
+
+    def _cnode(
+        self,
+        name: str,
+        update: _Update,
+        old: Sequence[ANode],
+        new: Sequence[ANode],
+        grads: Sequence[str],
+        *,
+        measured: bool,
+    ) -> CNode:
+        kind = f"torch.optim.{type(self.optimizer).__name__}"
+        read = (*(Ref(a.name) for a in old), *map(Ref, grads))
+        call = Call(UPDATE_OP, (*read, kind, update.group))
+        elements = sum(one.parameter.numel() for one in update.of)
+        made = CNode(name, "opt", tuple(a.name for a in new), call)
+        return replace(
+            made,
+            workspace=Const(self._workspace_bytes(update)),
+            time_ns=self._measured_ns(update) if measured else None,
+            host_time_ns=round(HOST_NS_AN_ELEMENT * elements) + 1,
+        )
 
     @property
     def origin(self) -> dict[str, str]:
@@ -163,49 +214,69 @@ class OptimizerUpdates:
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
             fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
-        state = self.optimizer.state
-        held = [state.get(p, {}).get(key) for _, p, key in self._inputs]
+        held: list[Any] = [self._own(p).get(key) for _, p, key in self._inputs]
         for (name, p, _), tensor in zip(self._inputs, held, strict=True):
             if _shape(tensor) != p.shape:
                 fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
-        for update in self._updates.values():
-            if update.parameter.grad is not None:
-                message = "a parameter has a gradient already, which a planned step does not add to"
-                fail("FB0544", message, hint="optimizer.zero_grad() before the step")
+        updated = (one.parameter for update in self._updates.values() for one in update.of)
+        if any(parameter.grad is not None for parameter in updated):
+            message = "a parameter has a gradient already, which a planned step does not add to"
+            fail("FB0544", message, hint="optimizer.zero_grad() before the step")
         return held
 
     def run(self, name: str, tensors: Sequence[Tensor]) -> None:
-        """Does the update `name`: parameter, states and gradient are changed in place."""
-        update = self._updates[name]
-        parameter, gradient = tensors[0].detach(), tensors[len(update.states) + 1]
-        own = self.optimizer.state.get(update.parameter, {})
-        states = dict(zip(update.states, tensors[1:], strict=False))
+        """Does the update `name`: of each parameter itself and its states, then all gradients;
+        parameters and states are changed in place."""
+        update, given = self._updates[name], iter(tensors)
+        parameters: list[Tensor] = []
+        states: list[dict[str, Any]] = []
+        for one in update.of:
+            parameters.append(next(given).detach())
+            states.append({**self._own(one.parameter), **{key: next(given) for key in one.states}})
+        for parameter, gradient in zip(parameters, given, strict=True):
+            parameter.grad = gradient
         group = self.optimizer.param_groups[update.group]
-        after = _step(self.optimizer, group, parameter, gradient, {**own, **states})
-        own = {key: value for key, value in after.items() if key not in states}
-        self._hold(update.parameter, own)
+        after = _step(self.optimizer, group, parameters, states)
+        for one, state in zip(update.of, after, strict=True):
+            kept = {key: value for key, value in state.items() if key not in one.states}
+            self._hold(one.parameter, kept)
 
-    def _measured(self, update: _Update) -> tuple[int, int]:
-        """The nanoseconds of an update of tensors like these, the least of three, and the bytes of
-        its temporaries."""
+    def _workspace_bytes(self, update: _Update) -> int:
+        """Bytes that an update allocates on the device, measured on tensors as large; on smaller
+        ones, with as many bytes an element, where these are many."""
+        group, like = self.optimizer.param_groups[update.group], update.of[0].parameter
+        device = like.device if like.device.type != "meta" else torch.device("cpu")
+        counts = [one.parameter.numel() for one in update.of]
+        scale = max(1, sum(counts) // _MEASURED)
+        with plain_mode(device):
+            made = [torch.zeros(-(-n // scale), dtype=like.dtype, device=device) for n in counts]
+            states: list[dict[str, Any]] = [{} for _ in made]
+            for _ in range(2):  # the first one makes states
+                for parameter in made:
+                    parameter.grad = torch.zeros_like(parameter)
+                run = partial(_step, self.optimizer, group, made, states)
+                states, use = measure_peak(run, device)
+        return scale * use.peak_bytes_over_entry
+
+    def _measured_ns(self, update: _Update) -> int:
+        """The least of three updates of tensors like these."""
         group, times = self.optimizer.param_groups[update.group], []
-        own = self.optimizer.state.get(update.parameter, {})
-        with plain_mode(update.parameter.device):
-            parameter = torch.zeros_like(update.parameter, requires_grad=False)
-            states = {k: torch.zeros_like(v) for k, v in own.items() if isinstance(v, Tensor)}
-            gradient = torch.zeros_like(parameter)
-
-            def run() -> None:
-                _step(self.optimizer, group, parameter, gradient, dict(states))
-                if parameter.device.type != "cpu":
-                    torch.accelerator.synchronize()
-
+        device = update.of[0].parameter.device
+        with plain_mode(device):
+            made = [torch.zeros_like(one.parameter, requires_grad=False) for one in update.of]
+            states = [
+                {k: torch.zeros_like(v) if isinstance(v, Tensor) else v for k, v in own.items()}
+                for own in (self._own(one.parameter) for one in update.of)
+            ]
             for _ in range(3):
+                for parameter in made:
+                    parameter.grad = torch.zeros_like(parameter)
                 start = time.perf_counter_ns()
-                run()
+                _step(self.optimizer, group, made, states)
+                if device.type != "cpu":
+                    torch.accelerator.synchronize()
                 times.append(time.perf_counter_ns() - start)
-            _, use = measure_peak(run, parameter.device)
-        return min(times), use.peak_bytes_over_entry
+        return min(times)
 
 
 _AGAIN = "compile again with the optimizer as it is now"
@@ -222,6 +293,21 @@ def _state(like: ANode, name: str, taken: set[str], kind: Any = "opt_state") -> 
     return replace(like, name=name, kind=kind, span=None)
 
 
+def _buckets(
+    trained: Sequence[tuple[ParamBinding, _Trained]],
+) -> Iterator[list[tuple[ParamBinding, _Trained]]]:
+    """Parameters that are updated together: of one group and type, one after the other, until they
+    are a sixteenth of all or 32 MiB. (A call of an optimizer takes 0.1 ms whatever it updates.)"""
+    most = min(_BUCKET_BYTES, sum(one.parameter.nbytes for _, one in trained) // _BUCKETS)
+    open_: dict[tuple[int, torch.dtype], list[tuple[ParamBinding, _Trained]]] = {}
+    for param, one in trained:
+        bucket = open_.setdefault((one.group, one.parameter.dtype), [])
+        bucket.append((param, one))
+        if sum(other.parameter.nbytes for _, other in bucket) >= most:
+            yield open_.pop((one.group, one.parameter.dtype))
+    yield from open_.values()
+
+
 def _states_of(
     optimizer: Optimizer, group: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], dict[str, Tensor]]:
@@ -229,7 +315,8 @@ def _states_of(
     small parameter."""
     like = group["params"][0] if group["params"] else torch.zeros(())
     parameter = torch.zeros(2, 3, dtype=like.dtype, device=like.device)
-    made = _step(optimizer, group, parameter, torch.zeros_like(parameter), {})
+    parameter.grad = torch.zeros_like(parameter)
+    (made,) = _step(optimizer, group, [parameter], [{}])
     tensors = {key: value for key, value in made.items() if isinstance(value, Tensor)}
     own = tuple(key for key, value in tensors.items() if value.shape == parameter.shape)
     return own, {key: value for key, value in tensors.items() if key not in own}
@@ -238,23 +325,25 @@ def _states_of(
 def _step(
     optimizer: Optimizer,
     group: Mapping[str, Any],
-    parameter: Tensor,
-    gradient: Tensor,
-    state: dict[str, Any],
-) -> dict[str, Any]:
-    """One step of an object of the optimizer's class that has this parameter alone; its state
-    afterwards."""
+    parameters: Sequence[Tensor],
+    states: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """One step of an object of the optimizer's class that has these parameters alone; their states
+    afterwards. Their gradients are gone then."""
     kind = type(optimizer)
     alone = object.__new__(kind)
     vars(alone).update({k: v for k, v in vars(optimizer).items() if k not in _OF_OBJECT})
     alone._optimizer_step_pre_hooks = OrderedDict()
     alone._optimizer_step_post_hooks = OrderedDict()
-    if kind is Adagrad and not state:  # it makes its states when it is made
-        state["sum"] = torch.full_like(parameter, group["initial_accumulator_value"])
-        state["step"] = torch.zeros(())
-    parameter.grad = gradient
-    alone.param_groups = [{**group, "params": [parameter]}]
-    alone.state = defaultdict(dict, {parameter: state} if state else {})
+    alone.param_groups = [{**group, "params": [*parameters]}]
+    alone.state = defaultdict(dict)
+    for parameter, state in zip(parameters, states, strict=True):
+        if kind is Adagrad and not state:  # it makes its states when it is made
+            state["sum"] = torch.full_like(parameter, group["initial_accumulator_value"])
+            state["step"] = torch.zeros(())
+        if state:
+            alone.state[parameter] = state
     kind.step(alone)
-    parameter.grad = None
-    return dict(alone.state[parameter])
+    for parameter in parameters:
+        parameter.grad = None
+    return [dict(alone.state[parameter]) for parameter in parameters]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
 from ..graph import CALLER_KINDS, CNode, Graph
 from ..program import Program
 from ..semantics.simulate import KEPT_KINDS, NON_ACTIVATION_KINDS, Sizes
+from ..semantics.sizes import existing_grads
 from .carried import Carried
 
 BudgetKind = Literal["device", "activation"]
@@ -52,14 +53,16 @@ def counted_sizes(program: Program, kind: BudgetKind, sizes: Sizes) -> Mapping[s
     return {name: 0 if name in uncounted else size for name, size in sizes.anode.items()}
 
 
-def held_bytes(program: Program, kind: BudgetKind, sizes: Sizes) -> int:
-    """Bytes counted from the first step to the last: what the caller holds."""
+def held_bytes(
+    program: Program, kind: BudgetKind, sizes: Sizes, homes: Collection[str] = ()
+) -> int:
+    """Bytes counted from the first step to the last: what the caller holds, without `homes`, which
+    are on the host between two steps."""
     if kind == "activation":
         return 0
-    held = sum(sizes.anode[a.name] for a in program.graph.anodes if a.kind in CALLER_KINDS)
-    if program.binding.grads == "accumulate":
-        held += sum(sizes.anode[p.name] for p in program.binding.params if p.grad is not None)
-    return held
+    callers = (a.name for a in program.graph.anodes if a.kind in CALLER_KINDS)
+    held = sum(sizes.anode[name] for name in callers if name not in homes)
+    return held + existing_grads(program, sizes, homes)[0]
 
 
 def working_set(graph: Graph, c: CNode) -> tuple[str, ...]:
@@ -70,15 +73,18 @@ def working_set(graph: Graph, c: CNode) -> tuple[str, ...]:
 
 
 def floor_bytes(
-    program: Program, kind: BudgetKind = "device", env: Mapping[str, int] | None = None
+    program: Program,
+    kind: BudgetKind = "device",
+    env: Mapping[str, int] | None = None,
+    homes: Collection[str] = (),
 ) -> tuple[int, str]:
     """The largest working set of a single required cNode, and the name of that cNode.
 
     In bytes at `env` (the sample by default). What the caller holds is included for
-    `device`. No schedule can use less: every required cNode runs a first time, with
-    what it reads, its results and its workspace alive.
+    `device`. No schedule with these `homes` can use less: every required cNode runs a first time,
+    with what it reads, its results and its workspace alive.
     """
-    return _largest(program, kind, env, {})
+    return _largest(program, kind, env, {}, homes)
 
 
 def lower_bound_bytes(
@@ -152,12 +158,14 @@ def _largest(
     kind: BudgetKind,
     env: Mapping[str, int] | None,
     beside: Mapping[str, Iterable[str]],
+    homes: Collection[str] = (),
 ) -> tuple[int, str]:
     graph = program.graph
     sizes = Sizes.of(program, env)
     counted = counted_sizes(program, kind, sizes)
     required = required_cnodes(graph)
-    own = {a.name: 0 if a.kind in CALLER_KINDS else counted[a.name] for a in graph.anodes}
+    held = {a.name for a in graph.anodes if a.kind in CALLER_KINDS and a.name not in homes}
+    own = {a.name: 0 if a.name in held else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
         if c.name not in required:
@@ -167,7 +175,7 @@ def _largest(
         total = sum([own[name] for name in names]) + sizes.workspace[c.name]
         if total > best:
             best, where = total, c.name
-    return best + held_bytes(program, kind, sizes), where
+    return best + held_bytes(program, kind, sizes, homes), where
 
 
 def _unavoidable(program: Program) -> dict[str, list[str]]:

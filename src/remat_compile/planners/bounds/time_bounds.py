@@ -67,7 +67,10 @@ class TimeBounds:
         self, schedule: Schedule, budget: Budget, left_s: float, *, copies: bool = False
     ) -> int | None:
         """`lower_ns` of the plans that this one is compared with: those that copy too where it
-        does, or where its planner may (`copies`). None where there is no such bound."""
+        does, or where its planner may (`copies`). None where there is no such bound, as for plans
+        that have storage of the caller on the host between two steps."""
+        if schedule.homes:
+            return None
         any_order = not keeps_capture_order(self.program, schedule)
         copies = copies or schedule.has_copies
         return self.lower_ns(budget, left_s, any_order=any_order, copies=copies) or None

@@ -103,6 +103,10 @@ class MilpBuilder:
         """Sets the cost of a column that was added without one."""
         self._columns[column] = (cost, *self._columns[column][1:])
 
+    def cost(self, column: int) -> float:
+        """What a column costs so far."""
+        return self._columns[column][0]
+
     def row(
         self,
         terms: Iterable[tuple[int, float]],

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ...ir.analysis.updates import has_updates, without_updates
 from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.expr import Const
 from ...ir.text.printer import format_statement
@@ -66,10 +67,12 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
 
     FB0720 where they differ in meaning, with the first difference on the plan's text; FB0721
     where what they take or give is not the same, so that they cannot be compared; FB0512
-    where the capture itself does not compute what eager computes.
+    where the capture itself does not compute what eager computes. Updates of an optimizer are left
+    out.
     """
     from ...capture.torch import ensure_trusted, lower
 
+    program = without_updates(program) if has_updates(program) else program
     with lower(exported) as lowered:
         captured, values = lowered.program, lowered.values()
         check_layouts(program, captured)
@@ -177,7 +180,7 @@ def _difference(planned: CNode, captured: CNode) -> str:
 
 def _bare(c: CNode) -> CNode:
     """The cNode without what a cost source fills in, and without its place in the model."""
-    return replace(c, workspace=Const(0), time_ns=None, loc=None, replay=None)
+    return replace(c, workspace=Const(0), time_ns=None, host_time_ns=None, loc=None, replay=None)
 
 
 def _view(view: View) -> tuple[str, str, str, int | None]:

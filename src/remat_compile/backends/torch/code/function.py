@@ -208,7 +208,7 @@ class FunctionBody:
         """An update of the tensors at hand: the first ones go on under new names."""
         for name in c.call.refs():
             self._derive_if_view(name)
-        given = ", ".join((literal(c.name), *map(self.x.variable, c.call.refs())))
+        given = ", ".join((literal(c.name), *map(self.x.variable, c.operands)))
         named = ", ".join(map(self.x.variable, c.results))
         old = [ended for ended, _ in c.takes_over]
         self._say(

@@ -253,7 +253,7 @@ class Function:
             if step != Compute(name) or not machine.graph.cnode[name].is_update:
                 self.differs(node, f"it updates by {name}", self._said(step))
             now = machine.execution()
-            wanted = [machine.value(ref) for ref in now.cnode.call.refs()]
+            wanted = [machine.value(ref) for ref in now.cnode.operands]
         except Dead as dead:
             self.differs(node, f"%{dead} is not live in the schedule", f"step {machine.at + 1}")
         if values != wanted:

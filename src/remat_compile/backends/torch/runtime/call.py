@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NoReturn
@@ -103,10 +103,11 @@ class HostCopies:
         arena: Arena,
         slots: Mapping[str, tuple[Pieces, ...]],
         homes: Mapping[str, Tensor] | None = None,
-        gradients: Collection[str] = (),
+        gradients: Mapping[str, Tensor] | None = None,
         updates: Updates | None = None,
     ) -> None:
-        """`homes` are tensors of the caller on the host, `gradients` are left there for him."""
+        """`homes` are tensors of the caller on the host, `gradients` memory, uint8[bytes], of what
+        is left there for him."""
         self.moved_bytes: Counter[str] = Counter()
         self.flights: dict[str, Flight | None] = {}
         self._engine, self._arena, self._slots = engine, arena, slots
@@ -115,7 +116,7 @@ class HostCopies:
         self._host = {
             name: _at_home(tensor, engine.device) for name, (tensor, _) in self._homes.items()
         }
-        self._gradients = gradients
+        self._gradients = gradients or {}
         self._updates = updates
         self.env: Mapping[str, int] = {}
         self._last = {} if updates is None else updates.ended
@@ -156,7 +157,7 @@ class HostCopies:
         def tensors() -> list[Tensor]:  # once all have arrived
             values = {storage: copy.tensor() for storage, copy in held.items()}
             instances = Instances(graph, env, values)
-            return [instances[ref] for ref in c.call.refs()]
+            return [instances[ref] for ref in c.operands]
 
         arrived = [flight for flight in self._landed if not isinstance(flight, Future)]
         self._landed = [flight for flight in self._landed if isinstance(flight, Future)]
@@ -192,8 +193,7 @@ class HostCopies:
         on_host = tensor.device.type == "cpu" != self._engine.device.type
         host = () if on_host else self._arena.views(_first(pieces, size))
         if is_given:
-            pin = self._engine.device.type != "cpu"
-            host = (torch.empty(size, dtype=torch.uint8, pin_memory=pin),)
+            host = (self._gradients[name],)
         self._host[name] = _HostCopy(
             host,
             size,

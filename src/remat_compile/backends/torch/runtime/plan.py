@@ -4,12 +4,13 @@ ticket (`tickets.py`)."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ....ir.diagnostics import fail
+from ....ir.expr import evaluate
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ....operators.instances import Instances
@@ -67,7 +68,12 @@ class PlanCopies:
         layout = self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
         homes = {name: args[at].detach() for name, at in self._homes.items()}
-        given = homes, self._gradients, self._updates
+        pin = engine.device.type != "cpu"
+        gradients = {
+            name: torch.empty(size, dtype=torch.uint8, pin_memory=pin)
+            for name, size in self._sizes(env, self._gradients).items()
+        }
+        given = homes, gradients, self._updates
         copies = HostCopies(engine, arena, layout.slots, *given)
         copies.env = env
         ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
@@ -114,6 +120,10 @@ class PlanCopies:
         """The backward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
+
+    def _sizes(self, env: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
+        """Bytes of storages, not rounded."""
+        return {n: evaluate(self._program.graph.anode[n].size, env) for n in names}
 
     def _layout(self, env: Mapping[str, int]) -> HostLayout:
         key = tuple(env.values())

@@ -219,12 +219,12 @@ def _early(room: NDArray[np.int64], freed: Sequence[tuple[Gap, int]]) -> Iterato
     before = 0
     for gap, free in sorted(leaving, key=lambda item: (item[0].back, item[0].made)):
         begin = min(max(before, free), gap.back)
-        before = _fits_from(room, begin, gap.back, gap.size_bytes)
+        before = fits_from(room, begin, gap.back, gap.size_bytes)
         room[before : gap.back] -= gap.size_bytes
         yield Move(gap, free, before)
 
 
-def _fits_from(room: NDArray[np.int64], begin: int, end: int, size: int) -> int:
+def fits_from(room: NDArray[np.int64], begin: int, end: int, size: int) -> int:
     """The first boundary from `begin` on from which there is room up to `end`."""
     for high in range(end, begin, -_AT_ONCE):
         low = max(begin, high - _AT_ONCE)
@@ -246,7 +246,7 @@ def _late(
         takes = copy_ns(size, target.h2d_bytes_per_s, target)
         wanted = min(clock[min(gap.back, len(clock) - 1)], link_ns) - takes
         begin = min(max(free, bisect_right(clock, wanted) - 1), gap.back)
-        issue = _fits_from(room, begin, gap.back, size)
+        issue = fits_from(room, begin, gap.back, size)
         if issue == free or int(room[free : gap.back].min()) >= size:
             room[free : gap.back] -= size
             continue  # it can stay after all
