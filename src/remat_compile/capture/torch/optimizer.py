@@ -105,7 +105,8 @@ class OptimizerUpdates:
         numbers: Mapping[str, Tensor],
     ) -> None:
         """Makes the states of a parameter that has none, or looks at those that there are."""
-        if held := self._own(parameter):
+        held = self.optimizer.state.get(parameter)
+        if held:
             wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
             if wrong:
                 message = f"the optimizer's {wrong[0]} of {path} is not a tensor like the parameter"
@@ -116,15 +117,10 @@ class OptimizerUpdates:
             fail("FB0543", message, hint="take one step of the optimizer first")
         like = torch.preserve_format
         made = {key: torch.zeros_like(parameter, memory_format=like) for key in states}
-        self._hold(parameter, made | {k: torch.zeros_like(number) for k, number in numbers.items()})
-
-    def _own(self, parameter: nn.Parameter) -> dict[str, Any]:
-        """The states of a parameter; to ask for them makes no entry."""
-        own: dict[str, Any] = self.optimizer.state.get(parameter, {})
-        return own
+        self._hold(parameter, made | {key: torch.zeros_like(n) for key, n in numbers.items()})
 
     def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
-        """Puts states of a parameter in place; an optimizer without any has no entry."""
+        """Puts values into the optimizer's state, which has no entry of an empty one."""
         if values:
             self.optimizer.state[parameter].update(values)
 
@@ -214,7 +210,8 @@ class OptimizerUpdates:
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
             fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
-        held: list[Any] = [self._own(p).get(key) for _, p, key in self._inputs]
+        state = self.optimizer.state
+        held = [state.get(p, {}).get(key) for _, p, key in self._inputs]
         for (name, p, _), tensor in zip(self._inputs, held, strict=True):
             if _shape(tensor) != p.shape:
                 fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
@@ -232,7 +229,8 @@ class OptimizerUpdates:
         states: list[dict[str, Any]] = []
         for one in update.of:
             parameters.append(next(given).detach())
-            states.append({**self._own(one.parameter), **{key: next(given) for key in one.states}})
+            own = self.optimizer.state.get(one.parameter, {})
+            states.append({**own, **{key: next(given) for key in one.states}})
         for parameter, gradient in zip(parameters, given, strict=True):
             parameter.grad = gradient
         group = self.optimizer.param_groups[update.group]
@@ -266,7 +264,7 @@ class OptimizerUpdates:
             made = [torch.zeros_like(one.parameter, requires_grad=False) for one in update.of]
             states = [
                 {k: torch.zeros_like(v) if isinstance(v, Tensor) else v for k, v in own.items()}
-                for own in (self._own(one.parameter) for one in update.of)
+                for own in (self.optimizer.state.get(one.parameter, {}) for one in update.of)
             ]
             for _ in range(3):
                 for parameter in made:

@@ -277,7 +277,7 @@ def _taken(part: _Part, made: Any) -> Iterator[Tensor]:
         case _Opened(parts):
             children = _children(made) or {}
             for key, inner in parts.items():
-                yield from _taken(inner, children[key])
+                yield from _taken(inner, children.get(key))
         case _:
             assert_never(part)
 

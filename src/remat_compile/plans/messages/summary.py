@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...ir.analysis.liveness import floor_bytes
 from ...ir.analysis.states import searched_bound_bytes
 from ...ir.program import Budget, Program
-from ...ir.schedule import Schedule
-from ...ir.semantics.simulate import Trace
+from ...ir.schedule import Compute, Schedule
+from ...ir.semantics.simulate import Sizes, Trace
 from ...ir.terminal import printable_lines
 from ..budget import Baseline, format_bytes
 from .table import columns
@@ -30,6 +31,7 @@ def summary(
     order."""
     floors = _floors(program, schedule, trace, base, budget)
     lines = [_head(schedule, budget), *columns([*_rows(trace, base, floors, is_proven)])]
+    lines += _homes(program, schedule)
     lines += _bound(trace.time_ns / 1e9, lower_bound_s)
     again = sum(trace.executions.values()) - len(trace.executions)
     lines.append(
@@ -53,6 +55,9 @@ def _floors(
     """Return the floors of device and activation bytes. A plan that takes all of its budget, as one
     for `least` does, has the highest that is known beside it."""
     device, activation = base.floor_bytes, base.activation_floor_bytes
+    if schedule.homes:
+        device = floor_bytes(program, homes=schedule.homes)[0]
+        return device, activation
     if budget is None:
         return device, activation
     copies = schedule.has_copies
@@ -80,6 +85,24 @@ def _rows(
     slower = f"{trace.time_ns / base.time_ns:.2f} ×" if base.time_ns else ""
     times = (f"{ns / 1e9:.4g} s" for ns in (trace.time_ns, base.time_ns))
     yield ("time, predicted", *times, slower)
+
+
+def _homes(program: Program, schedule: Schedule) -> Iterator[str]:
+    """What is on the host between two steps, by kind, and where parameters are updated."""
+    graph, size = program.graph, Sizes.of(program).anode
+    names = {"param": "parameters", "opt_state": "states of the optimizer", "buffer": "buffers"}
+    names["param_grad"] = "gradients at the end"
+    count: dict[str, int] = {}
+    for name in schedule.homes:
+        kind = graph.anode[name].kind
+        count[kind] = count.get(kind, 0) + size[name]
+    parts = [f"{names[kind]} {format_bytes(count[kind])}" for kind in names if kind in count]
+    if parts:
+        yield f"at home on the host: {', '.join(parts)}"
+    if updates := [c for c in graph.cnodes if c.is_update]:
+        away = {s.cnode for s in schedule.steps if isinstance(s, Compute) and s.on_host}
+        here = sum(c.name not in away for c in updates)
+        yield f"{len(updates)} updates: {here} on the device, {len(away)} on the host"
 
 
 def _bound(time_s: float, lower_bound_s: float | None) -> Iterator[str]:
