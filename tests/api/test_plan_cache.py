@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from helpers.training import assert_bit_equal, train_steps
 from remat_compile import FBError, Plan
 from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
-from remat_compile.plans.cache import SETTINGS, PlanCache, graph_key
+from remat_compile.plans.cache import SETTINGS, PlanCache, graph_key, surroundings
 from remat_compile.plans.make import plan_source
 from remat_compile.plans.options import Errors
 from remat_compile.plans.request import PlanRequest, read_request
@@ -188,33 +189,73 @@ def of_another_graph(text: str) -> str:
     return text.replace("aten.tanh.default", "aten.sin.default")
 
 
-DAMAGE: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "no text": (lambda value: ["nonsense", value[1]], "FB0"),
-    "no list": (lambda value: value[0], "it is no plan"),
-    "no valid plan": (lambda value: [drop_a_step(value[0]), value[1]], "FB0"),
-    "another graph": (lambda value: [of_another_graph(value[0]), value[1]], "graph is another"),
-    "a bound too high": (lambda value: [value[0], 10**15], "above its own"),
-    "a bound of text": (lambda value: [value[0], "1"], "it is no plan"),
-    "a bound that is true": (lambda value: [value[0], True], "it is no plan"),
+def without_times(text: str) -> str:
+    return re.sub(r" time [0-9.]+ ?[nuµm]?s\b", "", text)
+
+
+def each(pair: Any) -> Callable[[Any], Any]:
+    return lambda times: dict.fromkeys(times, pair)
+
+
+DAMAGE: dict[str, list[tuple[Callable[[Any], Any], str]]] = {
+    "plan": [
+        (lambda value: ["nonsense", value[1]], "FB0"),
+        (lambda value: value[0], "it is no plan"),
+        (lambda value: [drop_a_step(value[0]), value[1]], "FB0"),
+        (lambda value: [of_another_graph(value[0]), value[1]], "graph is another"),
+        (lambda value: [value[0], 10**15], "above its own"),
+        (lambda value: [value[0], "1"], "it is no plan"),
+        (lambda value: [value[0], True], "it is no plan"),
+    ],
+    "costs": [
+        (lambda _: 7, "no graph with costs"),
+        (lambda _: "nonsense", "FB0"),
+        (of_another_graph, "graph is another"),
+        (lambda text: text.replace('"cpu" {', '"tpu" {'), "no graph with costs"),
+        (without_times, "has no time"),
+        (lambda text: text.replace("device cpu", "device cuda"), "captured elsewhere"),
+    ],
+    "times": [
+        (lambda _: [], "holds no times"),
+        (each([1]), "no number"),
+        (each([-1, 5]), "no number"),
+        (each([1.5, 5]), "no number"),
+        (each([10**18, 5]), "no number"),
+        (each(["1", 5]), "no number"),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_plan_that_cannot_be_used_is_told(known: Known, folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change", "says"), [(kind, *case) for kind, cases in DAMAGE.items() for case in cases]
+)
+def test_what_cannot_be_used_is_told(
+    known: Known, folder: Path, kind: str, change: Callable[[Any], Any], says: str
+) -> None:
     cache = PlanCache(Store(folder), "k")
-    assert cache.keep_plan(known.plan, known.request) == ()
-    change, says = DAMAGE[name]
-    path = rewrite(folder, "plan", change)
-    plan, (warning,) = cache.find_plan(known.captured, known.request)
-    assert plan is None
+    costed = replace(known.plan.program, schedules=(), proven=())
+    keep, find = {
+        "plan": (
+            lambda: cache.keep_plan(known.plan, known.request),
+            lambda: cache.find_plan(known.captured, known.request),
+        ),
+        "costs": (lambda: cache.keep_costs(costed), lambda: cache.find_costs(known.captured)),
+        "times": (lambda: cache.keep_times({"kernel": (3, 5)}), cache.find_times),
+    }[kind]
+    assert keep() == ()
+    wanted, warned = find()
+    assert wanted
+    assert warned == ()
+    path = rewrite(folder, kind, change)
+    found, (warning,) = find()
+    assert not found
     assert warning.code == "FB0959"
     assert str(path) in warning.message
     assert says in warning.message
-    cache.keep_plan(known.plan, known.request)
-    plan, warned = cache.find_plan(known.captured, known.request)
+    keep()
+    again, warned = find()
+    assert getattr(again, "program", again) == getattr(wanted, "program", wanted)
     assert warned == ()
-    assert plan is not None
-    assert plan.schedule == known.plan.schedule
 
 
 def test_a_file_that_cannot_be_used_is_written_again(folder: Path) -> None:
@@ -233,6 +274,32 @@ def test_what_changes_costs_is_part_of_the_key(
     before = graph_key(known.captured)
     monkeypatch.setenv(name, "other")
     assert graph_key(known.captured) != before
+
+
+def test_threads_are_part_of_the_key(known: Known) -> None:
+    before = graph_key(known.captured)
+    torch.set_num_threads((threads := torch.get_num_threads()) + 1)
+    try:
+        assert graph_key(known.captured) != before
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_settings_of_inductor_belong_to_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are others by them, and so are their times; where they lie is none of them."""
+    from torch._inductor import config
+
+    def now() -> str:
+        return repr(surroundings())
+
+    before = now()
+    with config.patch({"cpp.enable_floating_point_contract_flag": "fast"}):
+        assert now() != before
+    assert now() == before
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    assert now() == before
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    assert now() != before
 
 
 KEY = """
