@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.paths import fbir
 from remat_compile import load
 from remat_compile.ir.program import Program
 from remat_compile.ir.semantics.simulate import simulate
@@ -19,30 +20,7 @@ from remat_compile.report.trace import THREADS, trace_json
 VALID = Path(__file__).parents[2] / "spec" / "conformance" / "valid"
 
 # 100 bytes leave at 10 and are waited for at 10 + 1000; they come back at 1030.
-TEXT = """fbir 1
-target "t" { granularity 1 d2h 1GB/s h2d 500MB/s both 1200MB/s }
-graph @g {
-  %x : input u8[16] bytes 16
-  %a : act u8[100] bytes 100
-  %b : act u8[50] bytes 50
-  %y : output u8[4] bytes 4
-  %dy : tangent u8[4] bytes 4
-  %gx : output u8[16] bytes 16
-  F1: fwd %a = f(%x) time 10ns
-  F2: fwd %b = g(%a) time 1000ns
-  F3: fwd %y = h(%b) time 20ns
-  L: loss %dy = loss(%y)
-  B1: bwd %gx = df(%dy, %a, %b) time 40ns
-}
-bind {
-  arg "x" = %x grad %gx
-  result %y tangent %dy
-}
-schedule @plan {
-  F1; offload %a; F2; wait %a; free %a; F3; prefetch %a; L; wait %a; hostfree %a; B1
-  free %a; free %b; free %dy
-}
-"""
+TEXT = fbir("report/texts/traffic")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.paths import fbir
 from remat_compile.backends.jax.honoured import honoured
 from remat_compile.backends.jax.support import operators, require_lowerings
 from remat_compile.capture.torch import export, lower
@@ -72,27 +73,7 @@ def test_many_lines_are_counted() -> None:
         require_lowerings(lowered.program.graph)
 
 
-CALLS = """fbir 1
-captured device cpu threads 1 torch "2.13.0" costs none
-target "cpu" { granularity 1 }
-graph @calls {
-  %x : input f32[4] bytes 16
-  %w : param f32[4] bytes 16
-  %y : output f32[2] bytes 8
-  %i : act i64[2] bytes 16
-  %dy : tangent f32[2] bytes 8
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %y, %i = aten.topk.default(%w, 2, -1, true, SORTED)
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = aten.CREATED of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-  grads fresh
-}
-"""
+CALLS = fbir("backends/jax/texts/support")
 
 
 @pytest.mark.parametrize(
