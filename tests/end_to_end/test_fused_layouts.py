@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Function, tuple[int, ...], Callable[[], Tensor]]] = {
     "bfloat16": (alone, (16, 32), lambda: numbers(32, 16).bfloat16().t()),
     "float64": (alone, (16, 32), lambda: numbers(16, 32).double()),
 }
-DEFAULT = ("overlapping", "bfloat16")
+DEFAULT = ("overlapping", "masks")
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
 
 

@@ -34,7 +34,7 @@ CASES = [
     *((name, "range:0.5") for name in VARIANTS),
 ]
 DEFAULT = [
-    *((name, "range:0.5") for name in ("mlp", "two")),
+    ("two", "range:0.5"),
     ("mlp", "range:1.0"),
     ("resnet-loss", "range:0.7"),
 ]

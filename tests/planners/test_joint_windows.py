@@ -17,6 +17,7 @@ from helpers.planners.exact_claims import holds
 from helpers.planners.graphs import chain, random_dag, residual
 from helpers.planners.matrix import linked
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag
+from helpers.slow import default_only
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
 from remat_compile.ir.semantics.simulate import simulate
@@ -256,7 +257,10 @@ def test_the_host_is_in_the_program() -> None:
     assert result.time_ns < poor.time_ns  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("inner", ["autocapper", "offload-greedy", "pofo", "vdnn", "opportunist"])
+INNER = ["autocapper", "offload-greedy", "pofo", "vdnn", "opportunist"]
+
+
+@pytest.mark.parametrize("inner", default_only(INNER, ["vdnn", "opportunist"]))
 def test_polish_is_never_slower_and_its_plans_are_proven(inner: str) -> None:
     gained = 0
     for seed, rate, part in ((1, 0.1, 0.3), (2, 0.5, 0.5)):

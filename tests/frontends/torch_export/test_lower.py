@@ -36,7 +36,7 @@ def cnodes(result: Lowered, op: str) -> list[CNode]:
     return [c for c in result.program.graph.cnodes if c.call.op == op]
 
 
-DEFAULT = ("small-mlp", "small-gpt", "small-llama", "unet", "small-resnet-loss", "two-inputgrad")
+DEFAULT = ("small-mlp", "small-gpt", "small-resnet-loss")
 
 
 @contextmanager
