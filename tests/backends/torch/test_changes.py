@@ -135,7 +135,9 @@ def by_regions(model: nn.Module, _: object) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("name", default_only(CHANGES, {*[*CHANGES][::5], "outside: a global array"}))
+@pytest.mark.parametrize(
+    "name", default_only(CHANGES, {*[*CHANGES][::5], "outside: a global array"})
+)
 def test_a_change_is_never_silent(name: str) -> None:
     assert outcome(CHANGES[name], planned) == CHANGES[name].comes
 
