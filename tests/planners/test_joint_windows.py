@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain as joined
 from itertools import combinations, pairwise, product
 from random import Random
@@ -62,6 +63,14 @@ MAKERS: tuple[Callable[[int], Program], ...] = (
 
 def random_task(seed: int) -> tuple[CopyTask, PlanResult] | None:
     """Some graph with some link, and a plan with something left to gain; None without one."""
+    program, budget, given = random_plan(seed)
+    if not isinstance(given, Feasible):
+        return None
+    return CopyTask(Task.of(program, budget, "test", monotonic() + ENDLESS_S)), given
+
+
+@cache
+def random_plan(seed: int) -> tuple[Program, Budget, PlanResult]:
     rng = Random(seed)
     program = linked(MAKERS[seed % len(MAKERS)](seed), rng.choice((0.1, 0.3, 1.0, 3.0)))
     target = program.target
@@ -74,10 +83,7 @@ def random_task(seed: int) -> tuple[CopyTask, PlanResult] | None:
     program = replace(program, target=target)
     budget = part_of(program, rng.choice((0.2, 0.4, 0.6, 0.8)))
     inner = rng.choice(("offload-greedy", "autocapper", "vdnn", "dtr{rounds=0}"))
-    given = parse_planner(inner).plan(program, budget)
-    if not isinstance(given, Feasible):
-        return None
-    return CopyTask(Task.of(program, budget, "test", monotonic() + ENDLESS_S)), given
+    return program, budget, parse_planner(inner).plan(program, budget)
 
 
 def part_of(program: Program, part: float) -> Budget:

@@ -7,6 +7,7 @@ import pytest
 
 from helpers.clock import HANGS_S, skips
 from helpers.planners.matrix import budget_of, check, program_for, program_of
+from helpers.slow import default_only
 from remat_compile.planners import NotApplicable, available, parse_planner
 
 MORE = 12
@@ -21,8 +22,11 @@ MORE_OF = {
 """Looks past the limit, on a graph of 32 cNodes: each part of a planner sees it for itself."""
 
 
-@pytest.mark.parametrize("within", [1, 4, 30])
-@pytest.mark.parametrize("planner", sorted(available()))
+WITHIN = (1, 4, 30)
+CASES = [(planner, within) for planner in sorted(available()) for within in WITHIN]
+
+
+@pytest.mark.parametrize(("planner", "within"), default_only(CASES, CASES[::2]))
 def test_a_planner_ends_at_its_limit(
     planner: str, within: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
