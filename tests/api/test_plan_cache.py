@@ -390,7 +390,7 @@ def test_without_a_cache_all_is_measured(first: Plan, folder: Path) -> None:
 
 
 def test_costs_of_a_device_are_computed(first: Plan, folder: Path) -> None:
-    plan = costed("60%", costs_of="roofline", device="h200")
+    plan = costed("60%", costs="roofline", device="h200")
     assert plan.program.header.costs == "roofline"
     assert len(list(folder.glob("*.remat-costs"))) == 1
 
