@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..ir.codecs import UNPACKS
 from ..ir.expr import Const
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, ANode
 from ..ir.program import Program
@@ -41,6 +42,7 @@ def assumptions(
         *_libraries(program),
         *_replay_forms(program, schedule),
         *_regions(program),
+        *_codecs(program),
         *_gradients(program),
         *_costs(program),
         *_loss(program),
@@ -93,6 +95,14 @@ def _regions(program: Program) -> Iterator[Assumption]:
         shown = "1 fused cNode" if len(regions) == 1 else f"{len(regions)} fused cNodes"
         text = f"{shown} of {calls} calls: equal values, bits may differ by rounding inside"
         yield Assumption("fused", text)
+
+
+def _codecs(program: Program) -> Iterator[Assumption]:
+    """The axioms of codecs that the values rest on, each with how often it is used."""
+    used = Counter(UNPACKS[c.call.op] for c in program.graph.cnodes if c.call.op in UNPACKS)
+    if used:
+        axioms = "; ".join(f"{codec.axiom} ({number} times)" for codec, number in used.items())
+        yield Assumption("codecs", f"packed values: {axioms}")
 
 
 def _costs(program: Program) -> Iterator[Assumption]:

@@ -107,7 +107,9 @@ class _ValueEncoder:
         return name
 
     def truth(self, name: str) -> str:
-        """The value that the graph gives an aNode; a token holds a state of the stream."""
+        """The value that the graph gives an aNode; a token holds a state of the stream, and what is
+        made of a packed value has that of its source: the axiom of the codec, at this point."""
+        name = self.statements.stands_for.get(name, name)
         if name in self.tokens:
             return self.state(self.tokens[name])
         return self.constant(f"T{self.number(name)}")

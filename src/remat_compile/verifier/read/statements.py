@@ -16,6 +16,7 @@ from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, A
 from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
+from .packs import stand_ins
 
 KEPT_AT_END = frozenset(("output", "param_grad"))
 
@@ -32,7 +33,8 @@ class Statements:
     kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `accumulates` holds g1 and g2
-    of each cNode `%g2 = accumulate %g1 += %c`.
+    of each cNode `%g2 = accumulate %g1 += %c`. `stands_for` gives the source of each aNode that is
+    made of a packed value.
     """
 
     anodes: Mapping[str, ANode]
@@ -48,6 +50,7 @@ class Statements:
     results: frozenset[str]
     stream: tuple[str, ...]
     accumulates: Mapping[str, tuple[str, str]]
+    stands_for: Mapping[str, str]
 
     def needs(self, call: Call) -> dict[str, str]:
         """The storages that a call needs alive, each with the name that it reads."""
@@ -89,6 +92,7 @@ def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     if not reader.diagnostics:
         reader.read_cnodes()
         reader.read_binding()
+        reader.read_packs()
     return tuple(reader.diagnostics) if reader.diagnostics else reader.result()
 
 
@@ -110,6 +114,7 @@ class _StatementReader:
         self.behind: dict[str, tuple[str, ...]] = {}
         self.written_by: dict[str, CNode] = {}
         self.accumulates: dict[str, tuple[str, str]] = {}
+        self.stands_for: dict[str, str] = {}
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.diagnostics.append(Diagnostic("FB0802", message, span))
@@ -278,6 +283,11 @@ class _StatementReader:
             self.known((r.name,), "a result", r.span)
         self.known((name for _, name in binding.input_grads), "a gradient of an input", None)
 
+    def read_packs(self) -> None:
+        self.stands_for, wrong = stand_ins(self.graph, self.anodes, self.written_by)
+        for message, span in wrong:
+            self.refuse(message, span)
+
     def result(self) -> Statements:
         binding = self.program.binding
         caller = frozenset(a.name for a in self.graph.anodes if a.kind in CALLER_KINDS)
@@ -303,6 +313,7 @@ class _StatementReader:
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),
             accumulates=self.accumulates,
+            stands_for=self.stands_for,
         )
 
     def kept(self, caller: frozenset[str]) -> dict[str, str]:
