@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..ir.codecs import UNPACKS
+from ..ir.codecs import PACKS
 from ..ir.expr import Const
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, ANode
 from ..ir.program import Program
@@ -99,10 +99,10 @@ def _regions(program: Program) -> Iterator[Assumption]:
 
 def _codecs(program: Program) -> Iterator[Assumption]:
     """The axioms of codecs that the values rest on, each with how often it is used."""
-    used = Counter(UNPACKS[c.call.op] for c in program.graph.cnodes if c.call.op in UNPACKS)
+    used = Counter(PACKS[c.call.op] for c in program.graph.cnodes if c.call.op in PACKS)
     if used:
-        axioms = "; ".join(f"{codec.axiom} ({number} times)" for codec, number in used.items())
-        yield Assumption("codecs", f"packed values: {axioms}")
+        axioms = (f"{codec.name} ({number}): {codec.axiom}" for codec, number in used.items())
+        yield Assumption("codecs", f"packed values: {'; '.join(axioms)}")
 
 
 def _costs(program: Program) -> Iterator[Assumption]:

@@ -13,8 +13,9 @@ which has an instance made for it right before it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 
 from ..codecs import Codec, is_codec, pairs
 from ..graph import ANode, CNode, Graph, View
@@ -47,100 +48,109 @@ def pack(program: Program, choices: Iterable[Choice]) -> Program:
 def erased(program: Program) -> Program:
     """The program without packed values; its schedules are left out where it has some."""
     graph = program.graph
-    names = {pair.unpacked: pair.source for pair in pairs(graph)}
-    if not names and not has_packs(graph):
+    if not has_packs(graph):
         return program
-    made = {name for c in graph.cnodes if is_codec(c.call.op) for name in c.results}
+    names = {pair.stand_in: pair.source for pair in pairs(graph)}
+    roots, made = dict(names), {*names}
+    made |= {name for c in graph.cnodes if is_codec(c.call.op) for name in c.results}
     views: list[View] = []
     known: dict[object, str] = {}
     for view in graph.views:
-        call = renamed_call(view.call, names)
-        plain = replace(view, base=names.get(view.base, view.base), call=call)
-        is_copy = view.base in names or any(name in names for name in view.call.refs())
+        if view.name in made:
+            continue
+        root = next((roots[name] for name in view.call.refs() if name in roots), None)
+        plain = replace(view, base=root or view.base, call=renamed_call(view.call, names))
         key = (plain.base, repr(plain.call), plain.index)
-        if is_copy and key in known:
+        if root is not None:
+            roots[view.name] = root
+        if root is not None and key in known:
             names[view.name] = known[key]
             continue
         known[key] = view.name
         views.append(plain)
-    cnodes = tuple(
+    cnodes = (
         replace(c, call=renamed_call(c.call, names))
         for c in graph.cnodes
         if not is_codec(c.call.op)
     )
-    plain = Graph(graph.name, graph.anodes, tuple(views), cnodes)
-    sources = {*names.values()}
+    anodes = tuple(a for a in graph.anodes if a.name not in made)
+    without = Graph(graph.name, anodes, tuple(views), tuple(cnodes))
+    readers = {name: {c.phase for c in without.readers[name]} for name in roots.values()}
     anodes = tuple(
-        replace(a, kind="phantom") if a.name in sources and _is_phantom(plain, a) else a
-        for a in graph.anodes
-        if a.name not in made
+        replace(a, kind="phantom") if readers.get(a.name) == {"bwd"} else a for a in anodes
     )
-    plain = replace(plain, anodes=anodes)
-    plain.forget()
-    return replace(program, graph=plain, schedules=(), proven=())
-
-
-def _is_phantom(graph: Graph, a: ANode) -> bool:
-    """Return whether an activation is read by the backward alone."""
-    return {c.phase for c in graph.readers[a.name]} == {"bwd"}
+    return replace(program, graph=replace(without, anodes=anodes), schedules=(), proven=())
 
 
 class _Packing:
     """One choice, put into a graph."""
 
     def __init__(self, graph: Graph, choice: Choice):
-        self.before, self.choice = graph, choice
+        self.before, self.codec, self.readers = graph, choice.codec, choice.readers
         self.source = graph.anode[choice.source]
         self.taken = {*graph.anode, *graph.view, *graph.cnode}
-        self.copies: dict[str, list[View]] = {}
+        self.copies: dict[str | None, list[View]] = {}
 
     def graph(self) -> Graph:
-        graph, codec, source = self.before, self.choice.codec, self.source
+        graph, codec, source = self.before, self.codec, self.source
         packed = codec.packed(source, self.fresh(f"{source.name}_{codec.name}"))
         writer = graph.writer[source.name]
+        after = [writer, *(c for c in graph.readers[source.name] if c.phase == "fwd")][-1]
         name = self.fresh(f"{writer.name}_{codec.name}")
-        reads = [c for c in graph.readers[source.name] if c.phase == "fwd"]
-        after = reads[-1] if reads else writer
         pack = CNode(name, "fwd", (packed.name,), codec.pack(source.name), loc=writer.loc)
         cnodes: list[CNode] = []
         instances: list[ANode] = []
+        last: str | None = None
         for c in graph.cnodes:
-            if c.name in self.choice.readers:
-                instance = replace(source, name=self.fresh(f"{source.name}_{c.name}"), kind="grad")
-                instances.append(instance)
+            if c.name in self.readers:
+                stand_in = self.fresh(f"{source.name}_{c.name}")
                 call = codec.unpack(packed.name, source)
-                own = self.fresh(f"{c.name}_{codec.name}")
-                cnodes.append(CNode(own, "bwd", (instance.name,), call, of=(pack.name,), loc=c.loc))
-                c = replace(c, call=renamed_call(c.call, self.renamed(c, instance.name)))
-            cnodes.append(c)
+                base = stand_in
+                if codec.form == "single":
+                    base = packed.name
+                    viewed = [r for r in c.call.refs() if r in graph.view]
+                    before = [
+                        v.name
+                        for r in viewed
+                        for v in graph.views_below(r)
+                        if v.base == source.name
+                    ]
+                    self.copies.setdefault(before[0] if before else last, []).append(
+                        View(stand_in, base, call)
+                    )
+                else:
+                    instances.append(replace(source, name=stand_in, kind="grad"))
+                    own = self.fresh(f"{c.name}_{codec.name}")
+                    cnodes.append(CNode(own, "bwd", (stand_in,), call, of=(name,), loc=c.loc))
+                names = self.renamed(c, stand_in, base)
+                cnodes.append(replace(c, call=renamed_call(c.call, names)))
+            else:
+                cnodes.append(c)
             if c is after:
                 cnodes.append(pack)
-        views = [v for own in graph.views for v in (own, *self.copies.get(own.name, ()))]
-        own = replace(source, kind="act")
-        anodes = [own if a is source else a for a in graph.anodes]
+            last = next((r for r in reversed(c.call.refs()) if r in graph.view), last)
+        kept = replace(source, kind="act")
+        anodes = (kept if a is source else a for a in graph.anodes)
+        views = [*self.copies.get(None, ())]
+        for view in graph.views:
+            views += (view, *self.copies.get(view.name, ()))
         return Graph(graph.name, (*anodes, packed, *instances), tuple(views), tuple(cnodes))
 
-    def renamed(self, c: CNode, instance: str) -> dict[str, str]:
-        """Other names for what `c` reads of the source: views are derived of the instance."""
-        names = {self.source.name: instance}
+    def renamed(self, c: CNode, stand_in: str, base: str) -> dict[str, str]:
+        """Other names for what `c` reads of the source: its views are derived of the stand-in."""
+        names = {self.source.name: stand_in}
         for name in c.call.refs():
             if self.before.storage[name] == self.source.name:
                 for view in self.before.views_below(name, names):
                     names[view.name] = self.fresh(f"{view.name}_{c.name}")
                     call = renamed_call(view.call, names)
-                    made = replace(view, name=names[view.name], base=instance, call=call)
+                    made = replace(view, name=names[view.name], base=base, call=call)
                     self.copies.setdefault(view.name, []).append(made)
         return names
 
     def fresh(self, name: str) -> str:
         """A name that is not taken: this one, or this one with a number."""
-        made = next(n for n in self._numbered(name) if n not in self.taken)
+        names = (f"{name}_{number}" if number else name for number in count())
+        made = next(n for n in names if n not in self.taken)
         self.taken.add(made)
         return made
-
-    def _numbered(self, name: str) -> Iterator[str]:
-        yield name
-        number = 1
-        while True:
-            yield f"{name}_{number}"
-            number += 1

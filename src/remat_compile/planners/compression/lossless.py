@@ -1,17 +1,17 @@
 """Lossless packing: which activations are kept in fewer bytes between forward and backward.
 
-What is packed is every activation that a codec takes, that the backward reads, and of which enough
-is saved. Whether a plan with packed values is better is decided by planning both.
+What is packed is every activation of which the backward reads no more than codecs give back, and of
+which enough is saved. Whether a plan with packed values is better is decided by planning both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from ...ir.analysis.packs import Choice
-from ...ir.codecs import CODECS
+from ...ir.codecs import CODECS, SAME_ELEMENTS, Codec, index_limit
 from ...ir.expr import evaluate
-from ...ir.graph import ANode, Graph
+from ...ir.graph import ANode, Arg, Call, CNode, Graph, Ref
 from ...ir.program import Program
 
 LEAST_SAVED = 4096
@@ -22,27 +22,51 @@ Contiguous = Callable[[str], bool]
 
 
 def lossless_choices(program: Program, is_contiguous: Contiguous) -> list[Choice]:
-    """The values to be packed, in the order of the graph, each by the first codec that takes it."""
-    graph = program.graph
-    return [
-        choice
-        for a in graph.anodes
-        if a.kind in ("act", "phantom")
-        for choice in _choices(graph, a)
-        if is_contiguous(a.name) and _saved_bytes(a, choice, program.sample) >= LEAST_SAVED
-    ]
-
-
-def _saved_bytes(a: ANode, choice: Choice, env: Mapping[str, int]) -> int:
-    return evaluate(a.size, env) - evaluate(choice.codec.packed(a, "packed").size, env)
+    """The values to be packed, in the order of the graph."""
+    made: list[Choice] = []
+    for a in program.graph.anodes:
+        choices = list(_choices(program.graph, a))
+        if choices and is_contiguous(a.name):
+            sizes = [a.size, *(choice.codec.packed(a, "").size for choice in choices)]
+            source_bytes, *packed_bytes = (evaluate(size, program.sample) for size in sizes)
+            made += choices if source_bytes - sum(packed_bytes) >= LEAST_SAVED else ()
+    return made
 
 
 def _choices(graph: Graph, a: ANode) -> Iterator[Choice]:
+    """A codec for each of the backward cNodes that read an activation; none, where one of them
+    reads more than a codec gives back."""
     readers = [c for c in graph.readers[a.name] if c.phase == "bwd"]
-    # What is kept for other reasons stays as it is; a phantom that the forward reads is none.
     is_phantom = len(readers) == len(graph.readers[a.name])
-    if a.kind != ("phantom" if is_phantom else "act") or any(c.replay for c in readers):
+    # What is kept for other reasons stays as it is.
+    if not readers or a.kind != ("phantom" if is_phantom else "act"):
         return
-    codec = next((codec for codec in CODECS.values() if a.dtype in codec.types), None)
-    if codec is not None and readers:
-        yield Choice(a.name, codec, tuple(c.name for c in readers))
+    chosen: dict[Codec, list[str]] = {}
+    for c in readers:
+        codec = next((codec for codec in CODECS.values() if _takes(codec, graph, a, c)), None)
+        if codec is None or c.replay is not None:
+            return
+        chosen.setdefault(codec, []).append(c.name)
+    for codec, names in chosen.items():
+        yield Choice(a.name, codec, tuple(names))
+
+
+def _takes(codec: Codec, graph: Graph, a: ANode, c: CNode) -> bool:
+    """Return whether `c` may read `a` as the codec gives it back, in all places where it does."""
+    if a.dtype not in codec.types:
+        return False
+    if codec.limit is not None and (index_limit(graph, a) or codec.limit + 1) > codec.limit:
+        return False
+    return all(
+        codec.may_read(c.call, place) and (not codec.readers or _is_plain(graph, arg))
+        for place, arg in enumerate((*c.call.args, *(value for _, value in c.call.kwargs)))
+        for name in Call("", (arg,)).refs()
+        if graph.storage[name] == a.name
+    )
+
+
+def _is_plain(graph: Graph, arg: Arg) -> bool:
+    """Return whether an argument is an aNode, or a view of it that changes nothing."""
+    return isinstance(arg, Ref) and all(
+        view.call.op in SAME_ELEMENTS for view in graph.views_below(arg.name)
+    )

@@ -109,8 +109,8 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     """Return the differences of two captures of a model, in words; costs and sizes do not count.
 
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
-    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is. Packed values
-    of one alone are taken out.
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is. Packed
+    values of one alone are taken out.
     """
     planned, captured = _both_packed_or_none(planned, captured)
     if any(c.is_fused for c in planned.graph.cnodes):

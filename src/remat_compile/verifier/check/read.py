@@ -80,6 +80,7 @@ class Program:
     type: dict[str, Words] = field(default_factory=dict)  # element type and shape of each aNode
     size: dict[str, str] = field(default_factory=dict)  # bytes of each aNode
     base: dict[str, str] = field(default_factory=dict)  # the storage of each aNode and view
+    view: dict[str, Words] = field(default_factory=dict)  # operator and arguments of each view
     nodes: dict[str, Operation] = field(default_factory=dict)
     bound: list[tuple[str, str, str]] = field(default_factory=list)  # kind, storage, second or ""
     accumulate: bool = False
@@ -197,7 +198,7 @@ def read_node(p: Program, words: Words) -> None:
             need(may_give_view(operator), operator, "gives no view")
             need(is_function(operator, rest) and not draws(operator, rest), operator, "is no view")
             need(p.kind[base] and {p.base[word] for word in rest if word[0] == "%"} == {base}, name)
-            p.base[name] = base
+            p.base[name], p.view[name] = base, [operator, *rest]
         case [_, ":", phase, *rest]:
             stack = rest[::-1]
             p.nodes[name] = own = call(stack)

@@ -1,85 +1,162 @@
-"""Packed values, as the proof sees them: which aNode stands for which, by the axiom of a codec."""
+"""Packed values, as the proof sees them: what stands for which aNode, by the axiom of a codec."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from ...ir.codecs import PACKS, UNPACKS, is_codec
-from ...ir.expr import Const, Expr
-from ...ir.graph import ANode, Arg, CNode, Graph, Ref
-from ...ir.span import Span
-
-Contradiction = tuple[str, Span | None]
+from ...ir.codecs import EXPAND, INDEX_AXES, PACKS, SAME_ELEMENTS, UNPACKS, Codec, is_codec
+from ...ir.diagnostics import Diagnostic
+from ...ir.expr import CeilDiv, Const, Expr, evaluate, mul
+from ...ir.graph import ACCUMULATE_OP, ANode, Arg, Atom, Call, CNode, Graph, Ref, View
 
 
-def stand_ins(
-    graph: Graph, anodes: Mapping[str, ANode], writer: Mapping[str, CNode]
-) -> tuple[dict[str, str], list[Contradiction]]:
-    """The source that each instance of an unpacking cNode stands for, and what is in no such pair.
+@dataclass(slots=True)
+class Packs:
+    """`sources` has, for each packed value and each instance made of one, the aNode that it is
+    read for. `exact` are those that have its value: of the others an axiom says that their readers
+    give the same."""
 
-    The premises of every axiom: a first cNode packs `%m` of a type that the codec takes, a second
-    one reads what it wrote, with the shape of `%m`, and declares `%m`'s type and shape.
-    """
-    wrong: list[Contradiction] = []
-    stands_for: dict[str, str] = {}
-    packed: dict[str, str] = {}
-    for call, span in _elsewhere(graph):
-        wrong.append((f"{call} stands in no cNode of its own", span))
+    sources: dict[str, str] = field(default_factory=dict)
+    exact: set[str] = field(default_factory=set)
+
+
+def read_packs(
+    graph: Graph, anodes: Mapping[str, ANode], writer: Mapping[str, CNode], packs: Packs
+) -> Iterator[Diagnostic]:
+    """Fills `packs`; FB0802 for what is no premise of an axiom."""
+    reader = _PacksReader(graph, anodes, writer, packs)
     for c in graph.cnodes:
-        op = c.call.op
-        if not is_codec(op):
-            continue
-        match op in PACKS, op in UNPACKS, c.call.args, c.writes:
-            case True, False, (Ref(source),), (str(made),) if _packs(c, source, anodes, writer):
-                packed[made] = source
-            case False, True, (Ref(name), tuple(sizes)), (str(made),) if (
-                name in packed and writer[name].call.op == UNPACKS[op].pack_op
-            ):
-                of = anodes[packed[name]]
-                if _equal(sizes, of) and _alike(anodes[made], of) and c.phase == "bwd":
-                    stands_for[made] = of.name
-                else:
-                    wrong.append((f"{c.name} makes what is not like %{of.name}", c.span))
-            case _:
-                wrong.append((f"{c.name} calls {op} on what it has no axiom for", c.span))
+        yield from reader.cnode(c)
     for v in graph.views:
-        if v.base in packed:
-            wrong.append((f"%{v.name} is a view of a packed value", v.span))
+        yield from reader.view(v)
     for c in graph.cnodes:
-        if packed.keys() & {*c.call.refs()} and c.call.op not in UNPACKS:
-            wrong.append((f"{c.name} reads a packed value", c.span))
-    return stands_for, wrong
+        yield from reader.reads(c)
 
 
-def _elsewhere(graph: Graph) -> Iterator[tuple[str, Span | None]]:
-    """Codecs in views, regions, replay forms, and in cNodes with a token."""
-    for v in graph.views:
-        if is_codec(v.call.op):
-            yield v.call.op, v.span
-    for c in graph.cnodes:
+class _PacksReader:
+    def __init__(
+        self,
+        graph: Graph,
+        anodes: Mapping[str, ANode],
+        writer: Mapping[str, CNode],
+        packs: Packs,
+    ):
+        self.graph, self.anodes, self.writer, self.packs = graph, anodes, writer, packs
+        self.packed: dict[str, Codec] = {}
+        self.stands: dict[str, Codec] = {}
+
+    def refuse(self, node: CNode | View, why: str) -> Diagnostic:
+        name = node.name if isinstance(node, CNode) else f"%{node.name}"
+        return Diagnostic("FB0802", f"{name} {why}", node.span)
+
+    def cnode(self, c: CNode) -> Iterator[Diagnostic]:
         inner = [i.call.op for i in c.call.region]
         again = [] if c.replay is None else [c.replay.call.op]
-        both = c.call.op if is_codec(c.call.op) and (again or c.token is not None) else ""
-        for op in filter(is_codec, (*inner, *again, both)):
-            yield op, c.span
+        if any(map(is_codec, (*inner, *again))):
+            yield self.refuse(c, "calls a codec inside, or when it runs again")
+        if not is_codec(c.call.op):
+            return
+        match c.call, c.writes, c.replay, c.token:
+            case Call(op, (Ref(source),), ()), (str(made),), None, None if op in PACKS:
+                if not self.is_packed(PACKS[op], c, source, made):
+                    yield self.refuse(c, f"packs %{source}, and no axiom speaks of that")
+                    return
+                self.packed[made] = PACKS[op]
+                self.packs.sources[made] = source
+            case Call(op, (Ref(packed), *given), ()), (str(made),), None, None if (
+                op in UNPACKS and self.packed.get(packed) is UNPACKS[op]
+            ):
+                source = self.packs.sources[packed]
+                if c.phase != "bwd" or not self.is_again(UNPACKS[op], given, made, source):
+                    yield self.refuse(c, f"makes %{made}, which is not like %{source}")
+                    return
+                self.stands[made] = UNPACKS[op]
+                self.packs.sources[made] = source
+                if not UNPACKS[op].readers:
+                    self.packs.exact.add(made)
+            case _:
+                yield self.refuse(c, f"calls {c.call.op}, and is no half of a codec")
+
+    def is_packed(self, codec: Codec, c: CNode, source: str, made: str) -> bool:
+        """A forward cNode has made the source, of a type and with values that the codec takes."""
+        if source not in self.anodes or source not in self.writer:
+            return False
+        a, p = self.anodes[source], self.anodes[made]
+        shapes = {"element": a.shape, "single": (Const(1),)}
+        n = mul(Const(1), *a.shape)
+        bits = CeilDiv(n, 8) if not isinstance(n, Const) else Const(-(-n.value // 8))
+        return (
+            c.phase == self.writer[source].phase == "fwd"
+            and (a.kind, p.kind) == ("act", "phantom")
+            and a.dtype in codec.types
+            and p.dtype == (codec.packed_type or a.dtype)
+            and p.shape == shapes.get(codec.form, (bits,))
+            and (codec.limit is None or self.values_of(source) <= codec.limit)
+        )
+
+    def values_of(self, name: str) -> float:
+        """The number of values that an index may have; infinite where that is not known."""
+        c = self.writer[name]
+        axes = INDEX_AXES.get((c.call.op, c.writes.index(name)), 0)
+        match c.call.args[:1]:
+            case (Ref(first),) if axes and first in self.anodes:
+                extents = self.anodes[first].shape[-axes:]
+                if len(extents) == axes and all(isinstance(n, Const) for n in extents):
+                    return evaluate(mul(Const(1), *extents), {})
+        return float("inf")
+
+    def is_again(self, codec: Codec, given: list[Arg], made: str, source: str) -> bool:
+        a, q = self.anodes[source], self.anodes[made]
+        expected = {"shape": tuple(map(_extent, a.shape)), "dtype": Atom("dtype", a.dtype)}
+        return (
+            repr(given) == repr([expected[what] for what in codec.gives])
+            and (q.kind, q.dtype, q.shape) == ("grad", a.dtype, a.shape)
+        )  # fmt: skip
+
+    def view(self, v: View) -> Iterator[Diagnostic]:
+        """A single element, expanded to the shape; or a view of what stands for a source."""
+        if is_codec(v.call.op):
+            yield self.refuse(v, "calls a codec")
+        for name in v.call.refs():
+            codec = self.packed.get(name) or self.stands.get(name)
+            if codec is None:
+                continue
+            self.stands[v.name] = codec
+            if name in self.packed:
+                shape = tuple(map(_extent, self.anodes[self.packs.sources[name]].shape))
+                call = Call(EXPAND, (Ref(name), shape))
+                if codec.form != "single" or repr(v.call) != repr(call):
+                    yield self.refuse(v, f"is a view of the packed %{name}")
+            elif codec.readers and v.call.op not in SAME_ELEMENTS:
+                yield self.refuse(v, f"is a view of %{name}, of which no axiom speaks")
+
+    def reads(self, c: CNode) -> Iterator[Diagnostic]:
+        """Packed values are made again and not read; stand-ins are, where an axiom says so."""
+        forms = [c.call] + ([] if c.replay is None else [c.replay.call])
+        for call in forms:
+            plain = {arg.name: place for place, arg in enumerate(call.args) if isinstance(arg, Ref)}
+            count = repr((call.args, call.kwargs)).count
+            for name in call.refs():
+                if name in self.packed and call.op not in UNPACKS:
+                    yield self.refuse(c, f"reads the packed %{name}")
+                codec = self.stands.get(name)
+                if codec is not None and call.op == ACCUMULATE_OP:
+                    yield self.refuse(c, f"ends %{name}, which a codec makes")
+                if codec is None or not codec.readers:
+                    continue
+                once = name in plain and count(repr(Ref(name))) == 1
+                if not once or not _speaks_of(codec, call, plain[name]):
+                    yield self.refuse(c, f"reads %{name}, and no axiom speaks of that place")
 
 
-def _packs(c: CNode, source: str, anodes: Mapping[str, ANode], writer: Mapping[str, CNode]) -> bool:
-    """A value that a forward cNode has made, once: nothing else is written to it later."""
-    known = source in anodes and source in writer and not c.call.kwargs
-    return (
-        known
-        and c.phase == writer[source].phase == "fwd"
-        and anodes[source].kind == "act"
-        and anodes[source].dtype in PACKS[c.call.op].types
-    )
+def _speaks_of(codec: Codec, call: Call, place: int) -> bool:
+    """Return whether the axiom names this operator, place and other arguments."""
+    for known, given in codec.readers:
+        if known == (call.op, place):
+            return not call.kwargs and all(repr(call.args[i]) == repr(n) for i, n in given)
+    return False
 
 
-def _alike(made: ANode, of: ANode) -> bool:
-    return made.kind == "grad" and made.dtype == of.dtype and made.shape == of.shape
-
-
-def _equal(sizes: tuple[Arg, ...], of: ANode) -> bool:
-    """Return whether extents as arguments are those of a shape."""
-    own: list[Arg | Expr] = [n.value if isinstance(n, Const) else n for n in of.shape]
-    return repr([*sizes]) == repr(own)
+def _extent(size: Expr) -> Arg:
+    return size.value if isinstance(size, Const) else size

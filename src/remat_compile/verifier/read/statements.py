@@ -16,7 +16,7 @@ from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, A
 from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
-from .packs import stand_ins
+from .packs import Packs, read_packs
 
 KEPT_AT_END = frozenset(("output", "param_grad"))
 
@@ -33,8 +33,8 @@ class Statements:
     kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `accumulates` holds g1 and g2
-    of each cNode `%g2 = accumulate %g1 += %c`. `stands_for` gives the source of each aNode that is
-    made of a packed value.
+    of each cNode `%g2 = accumulate %g1 += %c`. `packs` tells what
+    is read for which aNode, by the axiom of a codec.
     """
 
     anodes: Mapping[str, ANode]
@@ -50,7 +50,7 @@ class Statements:
     results: frozenset[str]
     stream: tuple[str, ...]
     accumulates: Mapping[str, tuple[str, str]]
-    stands_for: Mapping[str, str]
+    packs: Packs
 
     def needs(self, call: Call) -> dict[str, str]:
         """The storages that a call needs alive, each with the name that it reads."""
@@ -92,7 +92,7 @@ def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     if not reader.diagnostics:
         reader.read_cnodes()
         reader.read_binding()
-        reader.read_packs()
+        reader.read_packed_values()
     return tuple(reader.diagnostics) if reader.diagnostics else reader.result()
 
 
@@ -114,7 +114,7 @@ class _StatementReader:
         self.behind: dict[str, tuple[str, ...]] = {}
         self.written_by: dict[str, CNode] = {}
         self.accumulates: dict[str, tuple[str, str]] = {}
-        self.stands_for: dict[str, str] = {}
+        self.packs = Packs()
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.diagnostics.append(Diagnostic("FB0802", message, span))
@@ -283,10 +283,10 @@ class _StatementReader:
             self.known((r.name,), "a result", r.span)
         self.known((name for _, name in binding.input_grads), "a gradient of an input", None)
 
-    def read_packs(self) -> None:
-        self.stands_for, wrong = stand_ins(self.graph, self.anodes, self.written_by)
-        for message, span in wrong:
-            self.refuse(message, span)
+    def read_packed_values(self) -> None:
+        if not self.diagnostics:
+            found = read_packs(self.graph, self.anodes, self.written_by, self.packs)
+            self.diagnostics += found
 
     def result(self) -> Statements:
         binding = self.program.binding
@@ -313,7 +313,7 @@ class _StatementReader:
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),
             accumulates=self.accumulates,
-            stands_for=self.stands_for,
+            packs=self.packs,
         )
 
     def kept(self, caller: frozenset[str]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from textwrap import wrap
 
 from ....ir.analysis.identities import equal_views, identities
-from ....ir.analysis.reshapes import with_short_reshapes
 from ....ir.analysis.packs import has_packs
+from ....ir.analysis.reshapes import with_short_reshapes
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.schedule import Compute, Schedule
