@@ -125,7 +125,7 @@ def test_pooling_and_padding_read_the_shape_only(dtype: torch.dtype) -> None:
         assert packed.untyped_storage().nbytes() == x.itemsize
         assert same_bits(backward(packed.expand(x.shape)), backward(x)), name
         seen.add(f"aten.{name}.default")
-    named = {op for (op, place), _ in SHAPE.readers}
+    named = {op for (op, place), _ in SHAPE.places}
     assert seen == named - ({"aten.avg_pool3d_backward.default"} if dtype in HALVES else set())
 
 

@@ -40,7 +40,7 @@ class Codec:
     the source's, which has a bit for each element, an element for each, or one alone. `gives` are
     the arguments of the unpacking call beside the packed value; that of a single element is the
     view `expand`. Of a codec with a `limit` the source has values from 0 to below it. Where there
-    are `readers`, the source's bits do not come back: what does is a *stand-in*, which those places
+    are `places`, the source's bits do not come back: what does is a *stand-in*, which those
     alone may read, each with the values that it names for other arguments.
     """
 
@@ -51,7 +51,7 @@ class Codec:
     form: Literal["bit", "element", "single"]
     gives: tuple[Literal["shape", "dtype"], ...] = ()
     limit: int | None = None
-    readers: tuple[tuple[Place, tuple[tuple[int, int], ...]], ...] = ()
+    places: tuple[tuple[Place, tuple[tuple[int, int], ...]], ...] = ()
 
     @property
     def pack_op(self) -> str:
@@ -83,10 +83,10 @@ class Codec:
 
     def may_read(self, call: Call, place: int) -> bool:
         """Return whether the axiom speaks of what stands at that place of a call."""
-        for reader, given in self.readers:
+        for reader, given in self.places:
             if reader == (call.op, place) and not call.kwargs:
                 return all(repr(call.args[i : i + 1]) == repr((value,)) for i, value in given)
-        return not self.readers
+        return not self.places
 
 
 _SHAPE_READERS = tuple(
@@ -115,7 +115,7 @@ SHAPE = Codec(
     None,
     "single",
     ("shape",),
-    readers=tuple(((op, 1), ()) for op in _SHAPE_READERS),
+    places=tuple(((op, 1), ()) for op in _SHAPE_READERS),
 )
 SIGNS = Codec(
     "signs",
@@ -124,7 +124,7 @@ SIGNS = Codec(
     "u8",
     "bit",
     ("shape", "dtype"),
-    readers=((("aten.threshold_backward.default", 1), ((2, 0),)),),
+    places=((("aten.threshold_backward.default", 1), ((2, 0),)),),
 )
 NARROW = tuple(
     Codec(

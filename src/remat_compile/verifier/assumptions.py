@@ -14,7 +14,7 @@ from ..ir.schedule import Compute, Schedule
 from ..operators import effects
 from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
-from .read.statements import names_in, same_call
+from .read.calls import names_in, same_call
 
 MOST_NAMES = 3
 

@@ -95,7 +95,7 @@ class _PacksCheck:
                 self.stand_ins[v.name] = codec
             if name in self.stand_ins:
                 codec = self.stand_ins[v.name] = self.stand_ins[name]
-                if codec.readers and v.call.op not in SAME_ELEMENTS:
+                if codec.places and v.call.op not in SAME_ELEMENTS:
                     self.refuse(f"%{v.name}", f"it is a view of %{name}", v, f"%{name}")
 
     def reads(self, c: CNode) -> None:

@@ -58,7 +58,7 @@ def _takes(codec: Codec, graph: Graph, a: ANode, c: CNode) -> bool:
     if codec.limit is not None and (index_limit(graph, a) or codec.limit + 1) > codec.limit:
         return False
     return all(
-        codec.may_read(c.call, place) and (not codec.readers or _is_plain(graph, arg))
+        codec.may_read(c.call, place) and (not codec.places or _is_plain(graph, arg))
         for place, arg in enumerate((*c.call.args, *(value for _, value in c.call.kwargs)))
         for name in Call("", (arg,)).refs()
         if graph.storage[name] == a.name

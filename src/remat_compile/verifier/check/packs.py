@@ -1,4 +1,4 @@
-"""Packed values of `spec/grammar.md`: pairs that an axiom of a codec speaks of, and nothing else."""
+"""Packed values of `spec/grammar.md`: pairs that an axiom of a codec speaks of, nothing else."""
 
 from math import prod
 from typing import NamedTuple

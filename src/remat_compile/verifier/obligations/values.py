@@ -17,8 +17,9 @@ from ...ir.codecs import UNPACKS
 from ...ir.graph import CNode
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from ..inquiry import Inquiry
+from ..read.calls import same_call
 from ..read.events import Event
-from ..read.statements import Statements, same_call
+from ..read.statements import Statements
 from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, ScriptPart, boolean
 from .machine import EncodedMachine, advance
 

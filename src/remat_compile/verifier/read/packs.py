@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
-from ...ir.codecs import EXPAND, INDEX_AXES, PACKS, SAME_ELEMENTS, UNPACKS, Codec, is_codec
+from ...ir.codecs import EXPAND, INDEX_AXES, NAMESPACE, PACKS, SAME_ELEMENTS, UNPACKS, Codec
 from ...ir.diagnostics import Diagnostic
-from ...ir.expr import CeilDiv, Const, Expr, evaluate, mul
+from ...ir.expr import CeilDiv, Const, Expr, Mul
 from ...ir.graph import ACCUMULATE_OP, ANode, Arg, Atom, Call, CNode, Graph, Ref, View
+from .calls import names_in
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ def read_packs(
     for v in graph.views:
         yield from reader.view(v)
     for c in graph.cnodes:
-        yield from reader.reads(c)
+        yield from reader.uses(c)
 
 
 class _PacksReader:
@@ -53,9 +55,9 @@ class _PacksReader:
     def cnode(self, c: CNode) -> Iterator[Diagnostic]:
         inner = [i.call.op for i in c.call.region]
         again = [] if c.replay is None else [c.replay.call.op]
-        if any(map(is_codec, (*inner, *again))):
+        if any(map(_is_codec, (*inner, *again))):
             yield self.refuse(c, "calls a codec inside, or when it runs again")
-        if not is_codec(c.call.op):
+        if not _is_codec(c.call.op):
             return
         match c.call, c.writes, c.replay, c.token:
             case Call(op, (Ref(source),), ()), (str(made),), None, None if op in PACKS:
@@ -73,7 +75,7 @@ class _PacksReader:
                     return
                 self.stands[made] = UNPACKS[op]
                 self.packs.sources[made] = source
-                if not UNPACKS[op].readers:
+                if not UNPACKS[op].places:
                     self.packs.exact.add(made)
             case _:
                 yield self.refuse(c, f"calls {c.call.op}, and is no half of a codec")
@@ -84,14 +86,16 @@ class _PacksReader:
             return False
         a, p = self.anodes[source], self.anodes[made]
         shapes = {"element": a.shape, "single": (Const(1),)}
-        n = mul(Const(1), *a.shape)
-        bits = CeilDiv(n, 8) if not isinstance(n, Const) else Const(-(-n.value // 8))
         return (
             c.phase == self.writer[source].phase == "fwd"
             and (a.kind, p.kind) == ("act", "phantom")
             and a.dtype in codec.types
             and p.dtype == (codec.packed_type or a.dtype)
-            and p.shape == shapes.get(codec.form, (bits,))
+            and (
+                _is_of_bits(p.shape, a.shape)
+                if codec.form == "bit"
+                else p.shape == shapes[codec.form]
+            )
             and (codec.limit is None or self.values_of(source) <= codec.limit)
         )
 
@@ -102,8 +106,9 @@ class _PacksReader:
         match c.call.args[:1]:
             case (Ref(first),) if axes and first in self.anodes:
                 extents = self.anodes[first].shape[-axes:]
-                if len(extents) == axes and all(isinstance(n, Const) for n in extents):
-                    return evaluate(mul(Const(1), *extents), {})
+                values = [n.value for n in extents if isinstance(n, Const)]
+                if len(values) == axes:
+                    return prod(values)
         return float("inf")
 
     def is_again(self, codec: Codec, given: list[Arg], made: str, source: str) -> bool:
@@ -116,9 +121,9 @@ class _PacksReader:
 
     def view(self, v: View) -> Iterator[Diagnostic]:
         """A single element, expanded to the shape; or a view of what stands for a source."""
-        if is_codec(v.call.op):
+        if _is_codec(v.call.op):
             yield self.refuse(v, "calls a codec")
-        for name in v.call.refs():
+        for name in names_in(v.call):
             codec = self.packed.get(name) or self.stands.get(name)
             if codec is None:
                 continue
@@ -128,22 +133,22 @@ class _PacksReader:
                 call = Call(EXPAND, (Ref(name), shape))
                 if codec.form != "single" or repr(v.call) != repr(call):
                     yield self.refuse(v, f"is a view of the packed %{name}")
-            elif codec.readers and v.call.op not in SAME_ELEMENTS:
+            elif codec.places and v.call.op not in SAME_ELEMENTS:
                 yield self.refuse(v, f"is a view of %{name}, of which no axiom speaks")
 
-    def reads(self, c: CNode) -> Iterator[Diagnostic]:
+    def uses(self, c: CNode) -> Iterator[Diagnostic]:
         """Packed values are made again and not read; stand-ins are, where an axiom says so."""
         forms = [c.call] + ([] if c.replay is None else [c.replay.call])
         for call in forms:
             plain = {arg.name: place for place, arg in enumerate(call.args) if isinstance(arg, Ref)}
             count = repr((call.args, call.kwargs)).count
-            for name in call.refs():
+            for name in dict.fromkeys(names_in(call)):
                 if name in self.packed and call.op not in UNPACKS:
                     yield self.refuse(c, f"reads the packed %{name}")
                 codec = self.stands.get(name)
                 if codec is not None and call.op == ACCUMULATE_OP:
                     yield self.refuse(c, f"ends %{name}, which a codec makes")
-                if codec is None or not codec.readers:
+                if codec is None or not codec.places:
                     continue
                 once = name in plain and count(repr(Ref(name))) == 1
                 if not once or not _speaks_of(codec, call, plain[name]):
@@ -152,10 +157,40 @@ class _PacksReader:
 
 def _speaks_of(codec: Codec, call: Call, place: int) -> bool:
     """Return whether the axiom names this operator, place and other arguments."""
-    for known, given in codec.readers:
+    for known, given in codec.places:
         if known == (call.op, place):
             return not call.kwargs and all(repr(call.args[i]) == repr(n) for i, n in given)
     return False
+
+
+def _is_codec(op: str) -> bool:
+    return op.startswith(f"{NAMESPACE}.")
+
+
+def _is_of_bits(packed: tuple[Expr, ...], shape: tuple[Expr, ...]) -> bool:
+    """Return whether there is a byte for each eight elements of a shape."""
+    number, symbols = _factors(shape)
+    match packed:
+        case (Const(n),):
+            return not symbols and n == -(-number // 8)
+        case (CeilDiv(n, 8),):
+            return (number, symbols) == _factors((n,))
+        case _:
+            return False
+
+
+def _factors(product: tuple[Expr, ...]) -> tuple[int, list[str]]:
+    """The number in a product, and its other factors as text."""
+    number, others, stack = 1, [], [*product]
+    while stack:
+        match stack.pop():
+            case Const(n):
+                number *= n
+            case Mul(factors):
+                stack += factors
+            case other:
+                others.append(repr(other))
+    return number, sorted(others)
 
 
 def _extent(size: Expr) -> Arg:

@@ -8,14 +8,15 @@ statements contradict each other is refused (FB0802): no proof about it would me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic, nearest
-from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Arg, Call, CNode, Ref
+from ...ir.graph import ACCUMULATE_OP, CALLER_KINDS, FUSED_OP, LOSS_OP, ANode, Call, CNode, Ref
 from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
+from .calls import names_in, same_call
 from .packs import Packs, read_packs
 
 KEPT_AT_END = frozenset(("output", "param_grad"))
@@ -64,23 +65,6 @@ class Statements:
         """The storage that must be alive to read a name: an aNode itself, or what is behind a
         view."""
         return self.behind.get(name, (name,))
-
-
-def names_in(call: Call) -> Iterator[str]:
-    """The names that stand in the arguments of a call, in order, repeats included."""
-    stack: list[Arg] = [arg for _, arg in reversed(call.kwargs)]
-    stack += reversed(call.args)
-    while stack:
-        arg = stack.pop()
-        if isinstance(arg, Ref):
-            yield arg.name
-        elif isinstance(arg, tuple):
-            stack += reversed(arg)
-
-
-def same_call(a: Call, b: Call) -> bool:
-    """True if two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
-    return repr(a) == repr(b)
 
 
 def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
