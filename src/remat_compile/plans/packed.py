@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..ir.analysis.packs import erased, has_packs, pack
 from ..ir.diagnostics import Diagnostic, FBError
 from ..planners.compression.lossless import lossless_choices
+from ..planners.compression.unneeded import without_unneeded
+from .prove import Prover
+from .run_planner import PROOF_S
 
 if TYPE_CHECKING:
     from ..capture.lowered import Lowered
     from ..ir.program import Program
+    from ..ir.semantics.simulate import Trace
     from .plan import Plan
     from .request import PlanRequest
 
@@ -61,7 +66,30 @@ def better_plan(program: Program, request: PlanRequest, plan: Callable[[Program]
             break
     if not made:
         raise refusals[-1]  # that of the packed program, which needs fewer bytes
-    return min(made, key=lambda each: _rank(each, request))
+    if has_packs(made[-1].graph) and not _is_least(request):
+        made[-1] = _without_unneeded(made[-1], request)
+    best = min(made, key=lambda each: _rank(each, request))
+    return best if len(made) == 1 else replace(best, lower_bound_s=None)  # of one of the graphs
+
+
+def _without_unneeded(plan: Plan, request: PlanRequest) -> Plan:
+    """The plan with those values alone packed that it needs to be within its budget, proven."""
+    budget = plan.budget
+
+    def fits(trace: Trace) -> bool:
+        peaks = {"device": trace.peak_bytes, "activation": trace.activation_peak_bytes}
+        memory = plan.program.target.memory_bytes
+        within = budget is None or peaks[budget.kind] <= budget.bytes
+        return within and (memory is None or trace.peak_bytes <= memory)
+
+    program = replace(plan.program, schedules=(), proven=())
+    found = without_unneeded(program, plan.schedule, fits)
+    if found is None:
+        return plan
+    program, schedule = found
+    prover = Prover(program, budget, max(request.time_limit_s, PROOF_S))
+    proven = prover.prove(schedule, plan.planner)
+    return replace(plan, program=proven, schedule=schedule, lower_bound_s=None)
 
 
 def _is_least(request: PlanRequest) -> bool:

@@ -13,7 +13,7 @@ which has an instance made for it right before it:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -45,14 +45,15 @@ def pack(program: Program, choices: Iterable[Choice]) -> Program:
     return replace(program, graph=graph, schedules=(), proven=())
 
 
-def erased(program: Program) -> Program:
-    """The program without packed values; its schedules are left out where it has some."""
+def erased(program: Program, sources: Collection[str] | None = None) -> Program:
+    """The program without packed values, or those of the `sources` alone; its schedules are left
+    out where it has some."""
     graph = program.graph
     if not has_packs(graph):
         return program
-    names = {pair.stand_in: pair.source for pair in pairs(graph)}
-    roots, made = dict(names), {*names}
-    made |= {name for c in graph.cnodes if is_codec(c.call.op) for name in c.results}
+    taken = [p for p in pairs(graph) if sources is None or p.source in sources]
+    names = {pair.stand_in: pair.source for pair in taken}
+    roots, made = dict(names), {name for p in taken for name in (p.stand_in, p.packed)}
     views: list[View] = []
     known: dict[object, str] = {}
     for view in graph.views:
@@ -71,7 +72,7 @@ def erased(program: Program) -> Program:
     cnodes = (
         replace(c, call=renamed_call(c.call, names))
         for c in graph.cnodes
-        if not is_codec(c.call.op)
+        if made.isdisjoint(c.results)
     )
     anodes = tuple(a for a in graph.anodes if a.name not in made)
     without = Graph(graph.name, anodes, tuple(views), tuple(cnodes))
