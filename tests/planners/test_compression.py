@@ -12,7 +12,7 @@ from remat_compile.ir.analysis.packs import Choice, erased, has_packs, pack
 from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.codecs import CODECS, is_codec, pairs
 from remat_compile.ir.program import Program
-from remat_compile.ir.schedule import Compute, Free, Offload, Schedule, Wait
+from remat_compile.ir.schedule import Compute, Free, Offload, Schedule, Step, Wait
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
@@ -216,7 +216,14 @@ def test_schedules_that_copy_or_make_a_source_again() -> None:
     made = packed(program())
     steps = list(store_all(made).steps)
     at = steps.index(Compute("B4_bits"))
-    forward = [Compute("F1"), Compute("F2"), Free("c"), Compute("F3"), Free("y"), Free("i")]
+    forward: list[Step] = [
+        Compute("F1"),
+        Compute("F2"),
+        Free("c"),
+        Compute("F3"),
+        Free("y"),
+        Free("i"),
+    ]
     steps[at:at] = [*forward, Compute("F4"), Free("o"), Free("z"), Free("m"), Free("s")]
     again = Schedule("again", "", tuple(steps))
     assert isinstance(verify(made, again), ProvenPlan)

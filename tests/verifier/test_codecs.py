@@ -58,6 +58,15 @@ FAULTS = {
     ),
     "indices of an unknown operator": ("aten.max_pool2d_with_indices.default(%y", "ns.pool(%y"),
     "indices are another result": ("fwd %o, %i =", "fwd %i, %o ="),
+    "fewer bits than elements": (
+        *("%mp : phantom u8[8] bytes 8", "%mp : phantom u8[7] bytes 7"),
+    ),
+    "indices that are packed in one": (
+        *("%ip : phantom u8[1, 4, 2, 2] bytes 16", "%ip : phantom u8[1] bytes 1"),
+    ),
+    "a shape that is packed in another type": (
+        *("%ys : phantom f32[1] bytes 4", "%ys : phantom f64[1] bytes 8"),
+    ),
     "a packed value is read": ("ns.undrop(%dr, %mv)", "ns.undrop(%dr, %mv, %mp)"),
     "a packed value is viewed": ("aten.view.default(%mq, [64])", "aten.view.default(%mp, [64])"),
     "the shape of another is expanded": ("(%ys, [1, 4, 4, 4])", "(%ys, [1, 4, 16])"),

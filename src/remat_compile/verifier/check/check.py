@@ -84,7 +84,7 @@ def keeps_sizes(p: Program, box: Box, search: Search) -> None:
     adds = [call for call in p.nodes.values() if call.operator == "accumulate"]
     pairs = {(p.size[p.reads(call)[0]], p.size[call.results[0]]) for call in adds}
     goals = [f"{x} {y} -" for a, b in pairs if a != b for x, y in ((a, b), (b, a))]
-    for goal in (*goals, *(f"0 {e} -" for e in p.expressions())):
+    for goal in (*goals, *p.least, *(f"0 {e} -" for e in p.expressions())):
         search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
 
 

@@ -4,7 +4,7 @@ from math import prod
 from typing import NamedTuple
 
 from .operators import codec, given
-from .read import Operation, Program, Words, need
+from .read import Operation, Program, Words, expression, need
 
 FLOATS = ("f64", "f32", "f16", "bf16")
 POOLS = "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d "
@@ -57,7 +57,7 @@ def keeps_pairs(p: Program) -> None:
             need((p.kind[read], p.kind[made]) == ("act", "phantom"), name, "packs no activation")
             may = p.type[read][0] in CODECS[kind].types and values(p, written[read], read)
             need(0 < may <= CODECS[kind].limit, name, "packs what it has no axiom for")
-            need(p.type[made][0] == as_packed(kind, p.type[read][0]), name, "makes another type")
+            need(as_packed(p, kind, made, p.type[read]), name, "makes another type or shape")
             packed[made] = kind, read
         else:
             need(kind != "shape" and packed.get(read, [""])[0] == kind, name, "has packed no such")
@@ -95,10 +95,18 @@ def may_read(stands: dict[str, str], call: Operation, a: str) -> bool:
     return only and third and call.operator in own.readers and "=" not in call.arguments
 
 
-def as_packed(kind: str, element: str) -> str:
-    """The element type of a packed value."""
+def as_packed(p: Program, kind: str, made: str, of: Words) -> bool:
+    """Return whether a packed value has the type and shape of what is packed so. There is a byte
+    for each eight elements if `n - 8 bytes` is nowhere above 0, which is kept for later."""
     form = CODECS[kind].form
-    return "u8" if form == "bit" else form or element
+    if form != "bit":
+        return p.type[made] == [form or of[0], *(of[1:] if form else ["[", "1", "]"])]
+    stack = of[:0:-1]
+    n = "1"
+    while stack.pop() != "]" and stack != ["]"]:
+        n += f" {' '.join(expression(stack))} *"
+    p.least.append(f"{n} 8 {p.size[made]} * -")
+    return p.type[made][0] == "u8" and "," not in p.type[made]
 
 
 def values(p: Program, call: Operation, made: str) -> float:

@@ -79,6 +79,7 @@ class Program:
     kind: dict[str, str] = field(default_factory=dict)  # of each aNode
     type: dict[str, Words] = field(default_factory=dict)  # element type and shape of each aNode
     size: dict[str, str] = field(default_factory=dict)  # bytes of each aNode
+    least: Words = field(default_factory=Words)  # expressions that are nowhere above 0
     base: dict[str, str] = field(default_factory=dict)  # the storage of each aNode and view
     view: dict[str, Words] = field(default_factory=dict)  # operator and arguments of each view
     nodes: dict[str, Operation] = field(default_factory=dict)
