@@ -270,6 +270,19 @@ def test_a_text_is_not_packed(tmp_path: Path) -> None:
     assert has_packs(again.graph)
 
 
+def test_codecs_are_for_devices_on_which_they_were_tested() -> None:
+    module, args = made("mlp")
+    with lower(export(module, args)) as lowered:
+        header = replace(lowered.program.header, device="cuda:0")
+        elsewhere = lowered.with_program(replace(lowered.program, header=header))
+        with pytest.raises(FBError) as refused:
+            packed(elsewhere, request())
+    assert codes(refused.value) == ["FB0479"]
+    x = torch.empty(8, dtype=torch.bool, device="meta")
+    with pytest.raises(NotImplementedError, match="pack_bits"):
+        torch.ops.remat_compile.pack_bits(x)
+
+
 def codes(error: FBError) -> list[str]:
     found: list[Diagnostic] = [*error.diagnostics]
     return [d.code for d in found]

@@ -1,5 +1,8 @@
 """Codecs as operators of PyTorch: `torch.ops.remat_compile.pack_bits` and its like.
 
+They are for the CPU: an axiom is of a device's kernels, and `tests/operators/test_codecs.py` holds
+all of them there only.
+
 Each works through its tensor in chunks, so that its workspace is a few MiB whatever the size. Eight
 flags of a byte each are one number of 64 bits: flag `i` is byte `i` (little-endian), and becomes
 bit `i` of one packed byte.
@@ -116,7 +119,7 @@ def _define(library: torch.library.Library) -> None:
         functions[f"unpack_narrow_{name}(Tensor packed) -> Tensor"] = unpack_narrow
     for schema, function in functions.items():
         library.define(schema)  # type: ignore[no-untyped-call]
-        library.impl(schema.partition("(")[0], function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+        library.impl(schema.partition("(")[0], function, "CPU")  # type: ignore[no-untyped-call]
 
 
 # Operators go when their library goes.

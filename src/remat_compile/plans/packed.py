@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.analysis.packs import erased, has_packs, pack
 from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.wording import worded
 from ..planners.compression.lossless import lossless_choices
 from ..planners.compression.unneeded import without_unneeded
 from .prove import Prover
@@ -33,9 +34,15 @@ def refuse_codecs(request: PlanRequest) -> None:
 
 
 def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
-    """The lowered model with all values packed that the codecs asked for can pack."""
+    """The lowered model with all values packed that the codecs asked for can pack. FB0479 for a
+    device on which no axiom was tested."""
     if request.codecs == "none":
         return lowered
+    device = lowered.program.header.device
+    if device.split(":")[0] != "cpu":
+        message = f"the model is on {device}, and codecs are tested on the CPU"
+        hint = worded("leave {codecs} away, or plan the model on the CPU")
+        raise FBError(Diagnostic("FB0479", message, hint=hint), usage=True)
 
     def is_contiguous(name: str) -> bool:
         is_known: bool = lowered.nodes[name].meta["val"].is_contiguous()
