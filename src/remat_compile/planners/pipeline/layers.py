@@ -46,9 +46,11 @@ class Layers:
 
     `held_bytes_L` is there throughout: all copies of the weights. `extra_bytes_L` is what the
     forward or backward of a layer needs for itself, on top of what is kept. `inner_bytes_L` is the
-    part of `kept_bytes_L` that a second forward of the layer makes again. `output_kept_B` is
-    what the stage before a cut keeps of its output for its own backward. `memory_bytes` bounds each
-    rank (None: no bound). `microbatches` is that of one step (None: no end, the steady state).
+    part of `kept_bytes_L` that a second forward of the layer makes again. `input_read_B` and
+    `output_read_B` say whether the backward behind a cut reads what crosses it (left out: it does,
+    and `kept_bytes_L` counts it), and whether the one before the cut does (it does not).
+    `memory_bytes` bounds each rank (None: no bound). `microbatches` is that of one step (None: no
+    end, the steady state).
     """
 
     forward_ns_L: tuple[int, ...]
@@ -63,7 +65,8 @@ class Layers:
     microbatches: int | None = None
     extra_bytes_L: tuple[int, ...] = ()
     inner_bytes_L: tuple[int, ...] = ()
-    output_kept_B: tuple[int, ...] = ()
+    input_read_B: tuple[bool, ...] = ()
+    output_read_B: tuple[bool, ...] = ()
     uncuttable_B: frozenset[int] = frozenset()
     names_L: tuple[str, ...] = ()
 
@@ -114,7 +117,13 @@ class Layers:
     def keep_bytes(self, i: int, j: int) -> int:
         """Kept per micro-batch in flight by a stage [i, j)."""
         kept_B = self._sums[1]
-        return kept_B[j] - kept_B[i] + (self.output_kept_B[j] if self.output_kept_B else 0)
+        return kept_B[j] - kept_B[i] + (self.activation_bytes_B[j] if self.reads_output(j) else 0)
+
+    def reads_input(self, b: int) -> bool:
+        return self.input_read_B[b] if self.input_read_B else True
+
+    def reads_output(self, b: int) -> bool:
+        return self.output_read_B[b] if self.output_read_B else False
 
     def buffer_bytes(self, b: int) -> int:
         """Buffers of a cut at b on either side: one activation and one gradient."""
@@ -124,8 +133,11 @@ class Layers:
 
     def held_bytes(self, i: int, j: int) -> int:
         """What a stage [i, j) holds throughout, buffers included."""
+        return self.weight_bytes(i, j) + self.buffer_bytes(i) + self.buffer_bytes(j)
+
+    def weight_bytes(self, i: int, j: int) -> int:
         held_B = self._sums[2]
-        return held_B[j] - held_B[i] + self.buffer_bytes(i) + self.buffer_bytes(j)
+        return held_B[j] - held_B[i]
 
     def extra_bytes(self, i: int, j: int) -> int:
         return max(self.extra_bytes_L[i:j], default=0)

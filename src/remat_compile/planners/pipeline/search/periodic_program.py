@@ -31,10 +31,7 @@ Place = tuple[str, int, int] | None
 
 @dataclass(frozen=True)
 class PeriodicProgram:
-    """Stages in order with their ranks; neighbours are on different ranks.
-
-    `exact` is false where durations are rounded up, so that "infeasible" is one of the rounded.
-    """
+    """Stages in order with their ranks; neighbours are on different ranks."""
 
     layers: Layers
     stages: tuple[Range, ...]
@@ -48,6 +45,11 @@ class PeriodicProgram:
             load[place] = load.get(place, 0) + ns
         load.pop(None, None)
         return max(1, *load.values())
+
+    @staticmethod
+    def is_exact(period_ns: int) -> bool:
+        """False where durations are rounded up, so that "infeasible" is said of those."""
+        return period_ns < 2 * _PARTS
 
     def operations(self) -> list[tuple[Place, int]]:
         """Place and duration of each: forward and transfer of each stage in turn, then back."""
