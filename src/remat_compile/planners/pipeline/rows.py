@@ -96,10 +96,11 @@ class _Row:
         self.place = {run: n for n, run in enumerate(self.runs)}
         self.starts = [t.start_ns for t in timed]
         self.ends = [t.end_ns for t in timed]
-        # Issues of copies by planned start, waits for sent values, frees.
-        self.issues: list[list[tuple[int, Move]]] = [[] for _ in range(len(timed) + 1)]
-        self.waits: list[list[OnValue]] = [[] for _ in range(len(timed) + 1)]
-        self.frees: list[list[OnValue]] = [[] for _ in range(len(timed) + 1)]
+        # Issues and waits for what was sent by planned time; waits for what is read next; frees.
+        slots = range(len(timed) + 1)
+        self.copies: list[list[tuple[int, int, Move | OnValue]]] = [[] for _ in slots]
+        self.waits: list[list[OnValue]] = [[] for _ in slots]
+        self.frees: list[list[OnValue]] = [[] for _ in slots]
 
     def steps(self) -> tuple[RowStep, ...]:
         for s in range(self.pipeline.last_stage):
@@ -109,17 +110,14 @@ class _Row:
                     self._value(("grad", s, k))
         row: list[RowStep] = []
         for n in range(len(self.runs) + 1):
-            sent = [w for w in self.waits[n] if self._is_sender(w.value)]
-            ended = [step for w in sent for step in (w, *self._late_free(w.value, n))]
-            issued = [move for _, move in sorted(self.issues[n], key=lambda issue: issue[0])]
             row += self.frees[n]
-            row += [*ended, *issued] if n < len(self.runs) else [*issued, *ended]
-            row += [w for w in self.waits[n] if not self._is_sender(w.value)]
+            for _, _, step in sorted(self.copies[n], key=lambda copy: copy[:2]):
+                row.append(step)
+                if isinstance(step, OnValue):
+                    row += self._late_free(step.value, n)
+            row += self.waits[n]
             row += self.runs[n : n + 1]
         return tuple(row)
-
-    def _is_sender(self, value: Value) -> bool:
-        return self.pipeline.ends_of(value[0], value[1])[0] == self.rank
 
     def _late_free(self, value: Value, n: int) -> list[OnValue]:
         """The free of a sent value, unless the backward reads it later."""
@@ -159,16 +157,19 @@ class _Row:
         if self.rank == made_by:
             maker = StageRun("fwd", s, k) if forward else StageRun("bwd", s + 1, k)
             issue = max(issue, self.place[maker] + 1)
-            self.issues[issue].append((begin, Move("send", value, read_by)))
+            self.copies[issue].append((begin, 1, Move("send", value, read_by)))
             wait = max(issue + 1, bisect_left(self.starts, begin + copy_ns))
             wait = min(wait, len(self.runs))
             if last is not None and last >= wait:
                 self.frees[last + 1].append(OnValue("free", value))
-            self.waits[wait].append(OnValue("wait", value))
+            ends = begin + copy_ns
+            # At one moment waits go first: they make room. Not before their own issue.
+            order = 2 if wait == issue and not copy_ns else 0
+            self.copies[wait].append((ends, order, OnValue("wait", value)))
             return
         reader = StageRun("fwd", s + 1, k) if forward else StageRun("bwd", s, k)
         issue = min(issue, self.place[reader])
-        self.issues[issue].append((begin, Move("recv", value, made_by)))
+        self.copies[issue].append((begin, 1, Move("recv", value, made_by)))
         self.waits[self.place[reader]].append(OnValue("wait", value))
         assert last is not None
         self.frees[last + 1].append(OnValue("free", value))

@@ -38,7 +38,7 @@ def matching(pipeline: Pipeline) -> list[Diagnostic]:
             problems.append(Diagnostic("FB1014", message, span, hint="write both sides"))
     for (rank, peer), ours in orders.items():
         theirs = orders.get((peer, rank), [])
-        if rank < peer and set(ours) == set(theirs) and ours != theirs:
+        if rank < peer and sorted(ours) == sorted(theirs) and ours != theirs:
             differs = next(v for v, w in zip(ours, theirs, strict=True) if v != w)
             message = f"ranks {rank} and {peer} order {_named(differs)} differently"
             hint = "order the copies of a pair of ranks alike"

@@ -87,7 +87,7 @@ class RowPositions:
                 self._check_order(word, s)
             for k in range(self.pipeline.microbatches):
                 forward, backward = self.runs.get(("fwd", s, k)), self.runs.get(("bwd", s, k))
-                if forward and backward and backward[0] < forward[0]:
+                if backward and (not forward or backward[0] < forward[0]):
                     self._at("FB1006", backward[0])
         for value in self._values():
             self._check_value(value)
@@ -100,10 +100,9 @@ class RowPositions:
             if len(found) != 1:
                 step = self.row[found[1]] if found else None
                 self._problem("FB1005", step, f": {word} {s} mb {k} runs {len(found)} times")
-        firsts = [found[0] for found in places if found]
-        for a, b in pairwise(firsts):
-            if b < a:
-                self._at("FB1013", b)
+        for earlier, later in pairwise(places):
+            if later and (not earlier or later[0] < earlier[0]):
+                self._at("FB1013", later[0])
 
     def _values(self) -> Iterator[Value]:
         """All that this rank ever holds."""
