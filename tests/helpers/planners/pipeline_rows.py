@@ -111,6 +111,8 @@ class Break:
         return head + self.new + self.old.join(parts[self.place + 1 :])
 
 
+_SENT = "  fwd 0 mb 0\n  send act 0 to 1 mb 0\n  wait act 0 mb 0\n  free act 0 mb 0\n"
+
 BREAKS: Sequence[Break] = (
     Break("stages overlap", "FB1002", "layers 2..5", "layers 1..5"),
     Break("a stage on a rank without a row", "FB1002", "stage 1 on 1", "stage 1 on 2"),
@@ -121,7 +123,7 @@ BREAKS: Sequence[Break] = (
     Break("the other rank's stage", "FB1004", "fwd 0 mb 1", "fwd 1 mb 1"),
     Break("send to itself", "FB1004", "send act 0 to 1 mb 0", "send act 0 to 0 mb 0"),
     Break("send by the reader", "FB1004", "recv grad 0 from 1 mb 0", "send grad 0 to 1 mb 0"),
-    Break("backward without a forward", "FB1006", "  fwd 1 mb 1\n  bwd 1 mb 1\n", "  bwd 1 mb 1\n"),
+    Break("backward without a forward", "FB1006", "  fwd 1 mb 1\n  bwd 1", "  bwd 1"),
     Break("backward runs twice", "FB1005", "  bwd 0 mb 1\n", "  bwd 0 mb 1\n  bwd 0 mb 1\n"),
     Break("backward never runs", "FB1005", "  bwd 0 mb 1\n", ""),
     Break("backward before its forward", "FB1006", "fwd 1 mb 0\n  bwd 1 mb 0",
@@ -144,16 +146,15 @@ BREAKS: Sequence[Break] = (
     Break("never freed", "FB1012", "  free grad 0 mb 1\n", ""),
     Break("never waited for", "FB1012", "  wait act 0 mb 1\n  free act 0 mb 1\n", ""),
     Break("micro-batches out of order", "FB1013", "fwd 0 mb 0\n", "fwd 0 mb 1\n"),
-    Break("a recv that nobody sends", "FB1014", "  send grad 0 to 0 mb 1\n  wait grad 0 mb 1\n", ""),
+    Break("a recv that nobody sends", "FB1014",
+          "  send grad 0 to 0 mb 1\n  wait grad 0 mb 1\n", ""),
     Break("copies of a pair out of order", "FB1015",
           "  recv grad 0 from 1 mb 0\n  fwd 0 mb 1\n  wait act 0 mb 0\n  free act 0 mb 0\n"
           "  send act 0 to 1 mb 1\n",
           "  fwd 0 mb 1\n  wait act 0 mb 0\n  free act 0 mb 0\n"
           "  send act 0 to 1 mb 1\n  recv grad 0 from 1 mb 0\n"),
-    Break("each waits for the next", "FB1016",
-          "  fwd 0 mb 0\n  send act 0 to 1 mb 0\n  wait act 0 mb 0\n  free act 0 mb 0\n  wait act 2 mb 0\n",
-          "  wait act 2 mb 0\n  fwd 0 mb 0\n  send act 0 to 1 mb 0\n  wait act 0 mb 0\n  free act 0 mb 0\n",
-          text=ROUND),
+    Break("each waits for the next", "FB1016", f"{_SENT}  wait act 2 mb 0\n",
+          f"  wait act 2 mb 0\n{_SENT}", text=ROUND),
     Break("over the budget", "FB1017", "budget 139", "budget 138"),
     Break("another peak", "FB1018", "peaks 139 103", "peaks 139 102"),
     Break("another makespan", "FB1018", "makespan 122ns", "makespan 121ns"),
@@ -162,8 +163,8 @@ BREAKS: Sequence[Break] = (
 
 
 def changed(rng: random.Random, pipeline: Pipeline) -> Pipeline:
-    """One step of one row dropped, doubled, moved, exchanged with another, changed in a number, or in
-    another row; a copy waited for at once, or not issued on one side."""
+    """One step of one row dropped, doubled, moved, swapped, renumbered, or in another row; a copy
+    waited for at once, or not issued on one side."""
     rows = [list(row) for row in pipeline.rows]
     rank = rng.choice([rank for rank, row in enumerate(rows) if len(row) > 1])
     row = rows[rank]

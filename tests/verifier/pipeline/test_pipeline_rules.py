@@ -34,7 +34,7 @@ def test_bytes_and_times_by_hand() -> None:
         ("grad", 0, 1): (94, 102),
     }
     assert (trace.makespan_ns, trace.period_ns, trace.busy_ns_R) == (122, 46, (60, 60))
-    assert trace.bubble == pytest.approx(122 / 60 - 1)
+    assert trace.bubble == pytest.approx(1 - 60 / 122)
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=[b.name for b in BREAKS])

@@ -38,13 +38,12 @@ class PipelineTrace:
 
     @property
     def bubble(self) -> float:
-        """Idle time of the busiest rank, as a share of its work."""
-        busiest = max(self.busy_ns_R)
-        return self.makespan_ns / busiest - 1 if busiest else 0.0
+        """Idle time of the busiest rank, as a share of the step."""
+        return 1 - max(self.busy_ns_R) / self.makespan_ns if self.makespan_ns else 0.0
 
 
 def simulate_pipeline(pipeline: Pipeline) -> PipelineTrace:
-    """Raises the first rule that is broken: FB1002 to FB1018 (`spec/diagnostics.d/pipelines.md`)."""
+    """Raises the first broken rule: FB1002 to FB1018 (`spec/diagnostics.d/pipelines.md`)."""
     check_declarations(pipeline)
     machines = [RankMachine(pipeline, rank) for rank in range(pipeline.ranks)]
     for machine in machines:
@@ -68,9 +67,16 @@ def check_declarations(pipeline: Pipeline) -> None:
         end = s.last
     last = pipeline.stages[-1]
     if last.activation_bytes or last.gradient_bytes or last.reads_output:
-        fail("FB1002", "something crosses behind the last stage", last.span, hint="write crosses 0 0")
+        fail(
+            "FB1002", "something crosses behind the last stage", last.span, hint="write crosses 0 0"
+        )
     if pipeline.stages[0].reads_input:
-        fail("FB1002", "no stage is before the first", pipeline.stages[0].span, hint="leave input out")
+        fail(
+            "FB1002",
+            "no stage is before the first",
+            pipeline.stages[0].span,
+            hint="leave input out",
+        )
 
 
 def _channels(pipeline: Pipeline) -> dict[Pair, list[Value]]:
@@ -114,7 +120,7 @@ class _Clock:
     def trace(self, machines: list[RankMachine]) -> PipelineTrace:
         progress = True
         while progress:
-            progress = any([self._advance(rank) for rank in range(self.pipeline.ranks)])
+            progress = any(self._advance(rank) for rank in range(self.pipeline.ranks))
         self._check_all_ended()
         makespan = max(self.now)
         return PipelineTrace(
@@ -128,7 +134,7 @@ class _Clock:
         )
 
     def _advance(self, rank: int) -> bool:
-        """Runs a row until it waits for a copy that has not ended; False if it was there already."""
+        """Runs a row until it waits for a copy that has no end yet; False if it did nothing."""
         row, spans = self.pipeline.rows[rank], self.spans[rank]
         began = len(spans)
         while len(spans) < len(row):

@@ -1,15 +1,15 @@
-"""The text form of a pipeline: a line per declaration and step. `spec/pipelines.md` has its grammar.
+"""The text form of a pipeline, a line per declaration and step (`spec/pipelines.md`).
 
-    pipeline 1 by "one-f-one-b"
-    microbatches 2
-    link 12000000000
-    budget 4096
-    stage 0 on 0 layers 0..2 fwd 5ns bwd 10ns held 64 keep 32 extra 0 0 crosses 16 16 reads input
-    stage 1 on 1 layers 2..4 fwd 5ns bwd 10ns held 64 keep 32 extra 0 0 crosses 0 0 reads input
-    claims period 17ns makespan 49ns peaks 160 144
-    row 0
-      fwd 0 mb 0
-      send act 0 to 1 mb 0
+pipeline 1 by "one-f-one-b"
+microbatches 2
+link 12000000000
+budget 4096
+stage 0 on 0 layers 0..2 fwd 5ns bwd 10ns held 64 keep 32 extra 0 0 crosses 16 16 reads input
+stage 1 on 1 layers 2..4 fwd 5ns bwd 10ns held 64 keep 32 extra 0 0 crosses 0 0 reads input
+claims period 17ns makespan 49ns peaks 160 144
+row 0
+  fwd 0 mb 0
+  send act 0 to 1 mb 0
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from ..diagnostics import Diagnostic, FBError, fail
-from ..pipeline import (
-    Claims,
-    Move,
-    OnValue,
-    Pipeline,
-    PipelineStage,
-    RowStep,
-    StageRun,
-)
+from ..pipeline import Claims, Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun
 from ..span import Span
 
 _MOST = 10**18
@@ -193,8 +185,24 @@ class _Reader:
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
+        rank, first, last, forward_ns, backward_ns, held, keep, *extra, act, grad = fields
         self.stages.append(
-            PipelineStage(*fields, "input" in reads, "output" in reads, span)  # type: ignore[arg-type]
+            PipelineStage(
+                rank,
+                first,
+                last,
+                forward_ns,
+                backward_ns,
+                held,
+                keep,
+                extra[0],
+                extra[1],
+                act,
+                grad,
+                reads_input="input" in reads,
+                reads_output="output" in reads,
+                span=span,
+            )
         )
 
     def _claims(self, line: str, span: Span) -> None:

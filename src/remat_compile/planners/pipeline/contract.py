@@ -39,7 +39,19 @@ class PipelinePlan:
 
     @property
     def period_ns(self) -> int:
-        return self.pattern.period_ns
+        return self.pattern.period_ns + (self.pattern.backward_every_ns or 0)
+
+    @property
+    def aim_ns(self) -> int:
+        """What planners make small: a bound on the time of the step, (m - 1) T + V with V the
+        lifetime of the whole chain; the period where there is no end."""
+        microbatches = self.layers.microbatches
+        if microbatches is None:
+            return self.period_ns
+        i, j = self.stages[0]
+        first_ns = self.ways[0].load_ns - sum(self.layers.forward_ns_L[i:j])
+        last_ns = self.pattern.backward_ns(0, microbatches - 1) + first_ns
+        return last_ns - self.pattern.forward_ns_S[0]
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ PIPELINE_PLANNERS: Mapping[str, PlannerInfo] = {
 
 
 def parse_pipeline_planner(text: str) -> PipelinePlanner:
-    """`madpipe{tries=4}` and the like. FB1021 for a planner of one rank; else as `parse_planner`."""
+    """`madpipe{tries=4}` and so on. FB1021 for a planner of one rank, else as `parse_planner`."""
     planner: object = parse_planner(text, PIPELINE_PLANNERS)
     if not isinstance(planner, PipelinePlanner):
         names = ", ".join(PIPELINE_PLANNERS)

@@ -49,6 +49,7 @@ class Layers:
     part of `kept_bytes_L` that a second forward of the layer makes again. `input_read_B` and
     `output_read_B` say whether the backward behind a cut reads what crosses it (left out: it does,
     and `kept_bytes_L` counts it), and whether the one before the cut does (it does not).
+    Without `counts_buffers` a cut takes no bytes for what is under way (for lower bounds).
     `memory_bytes` bounds each rank (None: no bound). `microbatches` is that of one step (None: no
     end, the steady state).
     """
@@ -68,7 +69,7 @@ class Layers:
     input_read_B: tuple[bool, ...] = ()
     output_read_B: tuple[bool, ...] = ()
     uncuttable_B: frozenset[int] = frozenset()
-    names_L: tuple[str, ...] = ()
+    counts_buffers: bool = True
 
     def __len__(self) -> int:
         return len(self.forward_ns_L)
@@ -117,7 +118,12 @@ class Layers:
     def keep_bytes(self, i: int, j: int) -> int:
         """Kept per micro-batch in flight by a stage [i, j)."""
         kept_B = self._sums[1]
-        return kept_B[j] - kept_B[i] + (self.activation_bytes_B[j] if self.reads_output(j) else 0)
+        kept = kept_B[j] - kept_B[i]
+        if self.reads_output(j):
+            kept += self.activation_bytes_B[j]
+        if self.reads_output(i) and not self.reads_input(i):
+            kept -= self.activation_bytes_B[i]  # counted for the stage before alone
+        return kept
 
     def reads_input(self, b: int) -> bool:
         return self.input_read_B[b] if self.input_read_B else True
@@ -127,7 +133,7 @@ class Layers:
 
     def buffer_bytes(self, b: int) -> int:
         """Buffers of a cut at b on either side: one activation and one gradient."""
-        if b in (0, len(self)):
+        if b in (0, len(self)) or not self.counts_buffers:
             return 0
         return self.activation_bytes_B[b] + self.gradient_bytes_B[b]
 

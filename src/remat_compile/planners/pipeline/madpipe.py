@@ -49,8 +49,14 @@ class MadPipe(PipelinePlanner):
 
     def search(self, task: PipelineTask) -> PipelineResult:
         layers = without_recompute(task.layers)
-        contiguous = ContiguousSearch(layers).least()
-        best = contiguous and contiguous_plan(layers, task.planner, contiguous)
+        search = ContiguousSearch(layers)
+        contiguous = search.least()
+        if contiguous is not None and layers.microbatches is not None:
+            contiguous = search.for_step(layers.microbatches)
+        best: PipelinePlan | None = None
+        if contiguous is not None:
+            best = contiguous_plan(layers, task.planner, contiguous)
+        below_ns = None if best is None else best.period_ns
         late = False
         bound: int | None = layers.least_period_ns
         labels = LabelSearch(layers, self.grid, task.deadline)
@@ -66,14 +72,18 @@ class MadPipe(PipelinePlanner):
         with MilpSolver() as solver:
             for allocation in some:
                 program = PeriodicProgram(layers, allocation.stages, allocation.ranks)
-                pattern, decided = program.least(solver, deadline, best and best.period_ns)
+                pattern, decided = program.least(solver, deadline, below_ns)
                 late = late or not decided
-                if pattern is not None:
-                    ways = plain_ways(layers, allocation.stages)
-                    best = PipelinePlan(
-                        layers, task.planner, allocation.stages, allocation.ranks, ways, pattern
-                    )
-                    task.progress(f"madpipe: {best.period_ns} ns")
+                if pattern is None:
+                    continue
+                below_ns = pattern.period_ns
+                ways = plain_ways(layers, allocation.stages)
+                plan = PipelinePlan(
+                    layers, task.planner, allocation.stages, allocation.ranks, ways, pattern
+                )
+                task.progress(f"madpipe: period {plan.period_ns} ns, step {plan.aim_ns} ns")
+                if best is None or plan.aim_ns < best.aim_ns:
+                    best = plan
         if best is None:
             return task.infeasible()
         return Planned(best, bound, late)

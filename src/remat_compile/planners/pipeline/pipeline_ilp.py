@@ -36,7 +36,9 @@ class PipelineIlp(PipelinePlanner):
     def search(self, task: PipelineTask) -> PipelineResult:
         layers = without_recompute(task.layers)
         contiguous = ContiguousSearch(layers).least()
-        best = contiguous and contiguous_plan(layers, task.planner, contiguous)
+        best: PipelinePlan | None = None
+        if contiguous is not None:
+            best = contiguous_plan(layers, task.planner, contiguous)
         late = False
         with MilpSolver() as solver:
             for stages, ranks in allocations(layers):
@@ -44,7 +46,7 @@ class PipelineIlp(PipelinePlanner):
                     late = True
                     break
                 program = PeriodicProgram(layers, stages, ranks)
-                below = best and best.period_ns
+                below = None if best is None else best.period_ns
                 pattern, decided = program.least(solver, task.deadline, below, parts=0)
                 late = late or not decided
                 if pattern is not None:

@@ -1,36 +1,36 @@
 """From a planned pattern to rows: what each rank does, in order, and the copies between.
 
-Computations of a rank stand by their planned starts. A copy stands, on both sides, before
-the computation that is planned to run or to begin when the copy begins: so rows of a pair order their
-copies alike, and a receiver has posted in time. A `wait` stands before the first reader, or for
-a sender where the copy is planned to have ended; the `free` of what a backward still reads
-after it. Each edge between steps goes forward in planned time, so no rows wait for each other.
+Computations of a rank stand by their planned starts. A copy stands, on both sides, before the
+computation that is planned to run or to begin when the copy begins: so rows of a pair order their
+copies alike, and a receiver has posted in time. A `wait` stands before the first reader, or for a
+sender where the copy is planned to have ended; the `free` of what a backward still reads after it.
+Each edge between steps goes forward in planned time, so no rows wait for each other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...ir.pipeline import (
-    Move,
-    OnValue,
-    Pipeline,
-    PipelineStage,
-    RowStep,
-    StageRun,
-    Value,
-)
+from ...ir.pipeline import Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun, Value
 from .contract import PipelinePlan
+from .from_program import StageParts
 
 
-def pipeline_of(plan: PipelinePlan, microbatches: int, budget_bytes: int | None) -> Pipeline:
-    """The rows of a plan for one step of so many micro-batches."""
+def pipeline_of(
+    plan: PipelinePlan,
+    microbatches: int,
+    budget_bytes: int | None,
+    parts: Sequence[StageParts] | None = None,
+) -> Pipeline:
+    """The rows of a plan for one step of so many micro-batches; bytes of stages by their `parts`
+    where these are known."""
     layers = plan.layers
     bare = Pipeline(
         plan.planner,
         microbatches,
-        tuple(_stage(plan, s) for s in range(len(plan.stages))),
+        tuple(_stage(plan, s, parts[s] if parts else None) for s in range(len(plan.stages))),
         ((),) * (max(plan.ranks) + 1),
         layers.link_bytes_per_s,
         budget_bytes,
@@ -41,7 +41,7 @@ def pipeline_of(plan: PipelinePlan, microbatches: int, budget_bytes: int | None)
     )
 
 
-def _stage(plan: PipelinePlan, s: int) -> PipelineStage:
+def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStage:
     layers, (i, j), way = plan.layers, plan.stages[s], plan.ways[s]
     forward_ns = sum(layers.forward_ns_L[i:j])
     is_last = j == len(layers)
@@ -54,10 +54,10 @@ def _stage(plan: PipelinePlan, s: int) -> PipelineStage:
         last=j,
         forward_ns=forward_ns,
         backward_ns=way.load_ns - forward_ns,
-        held_bytes=layers.weight_bytes(i, j),
-        keep_bytes=keep,
-        forward_extra_bytes=layers.extra_bytes(i, j),
-        backward_extra_bytes=way.extra_bytes,
+        held_bytes=parts.held_bytes if parts else layers.weight_bytes(i, j),
+        keep_bytes=parts.keep_bytes if parts else keep,
+        forward_extra_bytes=parts.forward_extra_bytes if parts else layers.extra_bytes(i, j),
+        backward_extra_bytes=parts.backward_extra_bytes if parts else way.extra_bytes,
         activation_bytes=0 if is_last else layers.activation_bytes_B[j],
         gradient_bytes=0 if is_last else layers.gradient_bytes_B[j],
         reads_input=bool(i) and layers.reads_input(i),

@@ -1,10 +1,10 @@
 """Copies between rows: both sides, in one order, and no rows that wait for each other.
 
-Events are the steps of all rows and the copies. An event comes after: the step before it in its row;
-a copy after both its issues and the copy before it between the same ranks; a `wait` after its
-copy. If this relation has no cycle, every event happens, whether copies are buffered or wait for
-the other side (by induction along it), and the time of the step is the longest path. `Synchronous`
-adds that a step behind an issue comes after the copy, as with sends that block.
+Events are the steps of all rows and the copies. A step comes after the one before it in its row; a
+copy after both its issues and the copy before it between the same ranks; a `wait` after its copy.
+If this relation has no cycle, every event happens, whether copies are buffered or wait for the
+other side (by induction along it), and the time of the step is the longest path. `synchronous` adds
+that a step behind an issue comes after the copy, as with sends that block.
 """
 
 from __future__ import annotations

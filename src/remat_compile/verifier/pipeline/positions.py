@@ -164,9 +164,7 @@ class RowPositions:
         if births and freed == len(self.row):
             self._problem("FB1012", None, f": {value[0]} {value[1]} mb {value[2]} is never freed")
 
-    def _flights(
-        self, value: Value, moves: list[int], waits: list[int]
-    ) -> list[tuple[int, int]]:
+    def _flights(self, value: Value, moves: list[int], waits: list[int]) -> list[tuple[int, int]]:
         """Issue and end of each copy; FB1009 for a wait without, FB1012 for one without end."""
         flights: list[tuple[int, int]] = []
         left = list(waits)

@@ -23,6 +23,7 @@ from ...solvers import MilpBuilder, MilpSolver
 from ..layers import Layers, Range, ceil_div
 from ..pattern import Pattern
 
+_SHORTEST_S = 5.0
 _PARTS = 2000
 """Units of a period; a shorter one is taken as it is."""
 Verdict = Pattern | Literal["infeasible", "unknown"]
@@ -68,8 +69,11 @@ class PeriodicProgram:
                 backward.append((link, grad))
         return [*forward, *reversed(backward)]
 
-    def solve(self, period_ns: int, solver: MilpSolver, limit_s: float) -> Verdict:
-        """A schedule of this period, or why there is none."""
+    def solve(
+        self, period_ns: int, solver: MilpSolver, limit_s: float, *, shortest: bool = False
+    ) -> Verdict:
+        """A schedule of this period, or why there is none; with `shortest` the one of the shortest
+        life of a micro-batch that is found in time."""
         operations = self.operations()
         unit = max(1, period_ns // _PARTS)
         period = period_ns // unit
@@ -78,6 +82,9 @@ class PeriodicProgram:
         builder = MilpBuilder()
         start = [builder.column(0.0, 0, period if o else 0, integer=False) for o in range(n)]
         shift = [builder.column(0.0, 0, 2 * n if o else 0) for o in range(n)]
+        if shortest:
+            builder.price(start[-1], 1.0)
+            builder.price(shift[-1], float(period))
         for o in range(n - 1):
             builder.row(
                 [(start[o + 1], 1), (shift[o + 1], period), (start[o], -1), (shift[o], -period)],
@@ -188,4 +195,7 @@ class PeriodicProgram:
                 continue
             decided = decided and verdict == "infeasible"
             low = middle + 1
+        if self.layers.microbatches is not None and (left := deadline - monotonic()) > 0:
+            verdict = self.solve(high, solver, min(left, _SHORTEST_S), shortest=True)
+            best = verdict if isinstance(verdict, Pattern) else best
         return best, decided
