@@ -50,6 +50,7 @@ def command(
     """Plan one training step of MODEL on several ranks, check it, write its rows."""
     from ..plans.files.files import write_text
     from ..plans.files.outputs import check_output, files_of_model
+    from ..plans.pipeline.make import read_pipeline_request
     from ..plans.source import check_spec
 
     if model.endswith(SUFFIX):
@@ -57,7 +58,16 @@ def command(
         return
     errors = Errors()
     options = onnx.read(errors)
-    request = _request(errors, ranks, microbatches, asked)
+    planner = str(asked["planner"])
+    request = read_pipeline_request(
+        errors,
+        "one-f-one-b" if planner == "auto" else planner,
+        microbatches,
+        asked["budget"],
+        asked["link"],
+        asked["time_limit_s"],
+        ranks,
+    )
     planning = errors.collect(lambda: _costs(asked, model))
     errors.collect(lambda: check_spec(model, options))
     if output is not None:
@@ -74,32 +84,6 @@ def command(
     elif not quiet:
         wrote = f"wrote {output}" if output else f"nothing was written; -o FILE{SUFFIX} keeps it"
         echo(*made.summary().splitlines(), wrote)
-
-
-def _request(
-    errors: Errors, ranks: int, microbatches: int, asked: PlanKeywords
-) -> PipelineRequest | None:
-    """Adds FB0450 and FB0451 for the budget, FB0472 for the link, FB1021 and FB1023."""
-    from ..plans.budget import parse_budget
-    from ..plans.link.link import parse_link
-    from ..plans.pipeline.make import PipelineRequest
-
-    budget = rate = None
-    if (size := asked["budget"]) is not None:
-        bound = errors.collect(lambda: parse_budget(size))
-        if bound is not None and bound.form != "bytes":
-            hint = "the budget of a rank is a number of bytes; write for example 8GiB"
-            errors.add("FB0450", f'cannot read the budget "{size}"', hint)
-        budget = int(bound.amount) if bound is not None else None
-    if (text := asked["link"]) is not None:
-        link = errors.collect(lambda: parse_link(text))
-        rate = link.d2h_bytes_per_s if link is not None else None
-    planner = str(asked["planner"])
-    planner = "one-f-one-b" if planner == "auto" else planner
-    limit_s = asked["time_limit_s"]
-    return errors.collect(
-        lambda: PipelineRequest.of(planner, ranks, microbatches, budget, rate, limit_s)
-    )
 
 
 def _costs(asked: PlanKeywords, model: str) -> PlanRequest:

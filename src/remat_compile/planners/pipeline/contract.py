@@ -18,8 +18,8 @@ from ..registry import PlannerInfo, format_planner, parse_planner
 from ..results import silent
 from ..spelling.options import checked
 from .layers import Layers, Range, StageWay
-from .pattern import Pattern, first_true
-from .search.contiguous import ContiguousSearch
+from .pattern import Pattern
+from .search.balanced import least_memory
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,7 @@ class PipelineTask:
     def infeasible(self) -> Infeasible:
         """FB1020, with the least memory for which `one-f-one-b` finds a pipeline of any period."""
         layers = self.layers
-        free = ContiguousSearch(layers.with_memory(None)).least()
-        assert free is not None  # one rank may run everything
-        longest = layers.longest_period_ns + sum(layers.forward_ns_L)
-
-        def fits(memory_bytes: int) -> bool:
-            return ContiguousSearch(layers.with_memory(memory_bytes)).best_for(longest) is not None
-
-        high = layers.stage_bytes(0, len(layers), 1)
-        least = first_true(high + 1, fits)
+        least = least_memory(layers)
         message = f"{self.planner} finds no pipeline of {layers.ranks} ranks in "
         message += f"{layers.limit_bytes} bytes each"
         hint = f"give at least {least} bytes per rank, more ranks, or smaller micro-batches"

@@ -15,6 +15,7 @@ from functools import cached_property
 from ...ir.analysis.separators import chain_of
 from ...ir.diagnostics import Note, fail
 from ...ir.graph import CALLER_KINDS
+from ...ir.pipeline import StageProgram
 from ...ir.program import Program
 from ...ir.semantics.sizes import Sizes
 from ..chains.stages import profile_of
@@ -76,7 +77,7 @@ class StepLayers:
     def __len__(self) -> int:
         return len(self.forward_L)
 
-    def _size(self, anodes: Iterable[int]) -> int:
+    def bytes_of(self, anodes: Iterable[int]) -> int:
         return sum(self.instance.size_A[a] for a in anodes)
 
     @cached_property
@@ -177,13 +178,19 @@ class StepLayers:
         return [name for name, at in self._caller_uses.items() if not at.isdisjoint(range(i, j))]
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
-        """Parameters, their gradients, buffers, and the inputs of all micro-batches."""
+        """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
+        aside until all ranks have ended), and the inputs of all micro-batches."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
+        updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
         for name in self.held_names(stage):
-            is_input = graph.anode[name].kind == "input"
-            total += sizes[name] * (microbatches if is_input else 1)
-        return total + self._size(self.param_grads(stage))
+            copies = microbatches if graph.anode[name].kind == "input" else 1
+            total += sizes[name] * (copies + (name in updated))
+        return total + self.bytes_of(self.param_grads(stage))
+
+    def weight_bytes(self, stage: Range) -> int:
+        """Those of the gradients that a stage makes, so of its parameters that train."""
+        return self.bytes_of(self.param_grads(stage))
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
@@ -213,16 +220,16 @@ class StepLayers:
         forward = tuple(c for layer in range(i, j) for c in self.forward_L[layer])
         backward = tuple(c for layer in reversed(range(i, j)) for c in self.backward_L[layer])
         kept = self._kept((i, j))
-        keep = self._size(kept)
+        keep = self.bytes_of(kept)
         # The loss makes the tangents, which its backward reads: they are kept until then.
         loss = frozenset(inst.writes_C[inst.loss]) if j == len(self) else frozenset()
-        keep += self._size(loss)
+        keep += self.bytes_of(loss)
         output = self.act_B[j]
         _, during = profile_of(inst, forward, (), kept | output | loss, again=False)
-        forward_extra = max(0, max(during) - keep - self._size(output))
+        forward_extra = max(0, max(during) - keep - self.bytes_of(output))
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
         _, during = profile_of(inst, backward, kept | given, given | passed, again=False)
-        rest = keep + self._size(self.grad_B[j]) + self._size(passed)
+        rest = keep + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
         return StageParts(
             forward,
             backward,
@@ -243,15 +250,17 @@ class StepLayers:
         """The problem for planners: bytes of a stage are at least those of `parts`."""
         inst, n = self.instance, len(self)
         each = [self.parts(layer, layer + 1, microbatches) for layer in range(n)]
-        reads = [self._backward_reads(b) for b in range(n + 1)]
-        inputs = [self._size(self.act_B[layer]) if any(reads[layer]) else 0 for layer in range(n)]
+        reads = [self.backward_reads(b) for b in range(n + 1)]
+        inputs = [
+            self.bytes_of(self.act_B[layer]) if any(reads[layer]) else 0 for layer in range(n)
+        ]
         return Layers(
             forward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.forward_L),
             backward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.backward_L),
             kept_bytes_L=tuple(p.keep_bytes + x for p, x in zip(each, inputs, strict=True)),
             held_bytes_L=tuple(p.held_bytes for p in each),
-            activation_bytes_B=tuple(map(self._size, self.act_B)),
-            gradient_bytes_B=tuple(map(self._size, self.grad_B)),
+            activation_bytes_B=tuple(map(self.bytes_of, self.act_B)),
+            gradient_bytes_B=tuple(map(self.bytes_of, self.grad_B)),
             ranks=ranks,
             memory_bytes=memory_bytes,
             link_bytes_per_s=link_bytes_per_s,
@@ -264,17 +273,17 @@ class StepLayers:
 
     def bound_layers(self, layers: Layers) -> Layers:
         """The same with bytes that are at most those of any stage."""
-        weights = [self._size(self.param_grads((layer, layer + 1))) for layer in range(len(self))]
+        weights = [self.weight_bytes((layer, layer + 1)) for layer in range(len(self))]
         return replace(layers, held_bytes_L=tuple(weights), extra_bytes_L=(), counts_buffers=False)
 
     def _extra(self, layer: int, parts: StageParts) -> int:
         """What a layer may take for itself inside a stage: there its input and output, and the
         gradients of both, are no buffers of a cut."""
         around = (self.act_B, self.grad_B)
-        inner = sum(self._size(x[b]) for x in around for b in (layer, layer + 1))
+        inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
         return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
 
-    def _backward_reads(self, b: int) -> tuple[bool, bool]:
+    def backward_reads(self, b: int) -> tuple[bool, bool]:
         """Whether backwards behind and before boundary b read what crosses it."""
         layers = {x for a in self.act_B[b] for x in self.backward_readers.get(a, ())}
         return any(x >= b for x in layers), any(x < b for x in layers)
@@ -294,7 +303,20 @@ class StepLayers:
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 
-    def crossing_names(self, b: int) -> tuple[list[str], list[str]]:
-        """The activations and gradients that cross boundary b, in order of the graph."""
-        names = self.instance.names_A
-        return tuple([names[a] for a in sorted(x[b])] for x in (self.act_B, self.grad_B))  # type: ignore[return-value]
+    def stage_program(self, i: int, j: int) -> StageProgram:
+        """The stage of layers [i, j) by names."""
+        cnodes, anodes = self.instance.names_C, self.instance.names_A
+        parts = self.parts(i, j, 1)
+
+        def named(some: Iterable[int]) -> tuple[str, ...]:
+            return tuple(anodes[a] for a in sorted(some))
+
+        return StageProgram(
+            tuple(cnodes[c] for c in parts.forward),
+            tuple(cnodes[c] for c in parts.backward),
+            frozenset(named(parts.kept)),
+            named(self.act_B[i]),
+            named(self.act_B[j]),
+            named(self.grad_B[j]),
+            named(self.grad_B[i]),
+        )

@@ -31,7 +31,7 @@ def pipeline_of(
         plan.planner,
         microbatches,
         tuple(_stage(plan, s, parts[s] if parts else None) for s in range(len(plan.stages))),
-        ((),) * (max(plan.ranks) + 1),
+        ((),) * max(layers.ranks, max(plan.ranks) + 1),
         layers.link_bytes_per_s,
         budget_bytes,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from ...ir.diagnostics import FBError, Note, fail
+from ...ir.diagnostics import FBError, Note
 from ...ir.pipeline import Claims, Pipeline
 from ...ir.program import Program
 from ...ir.semantics.pipeline import PipelineTrace, simulate_pipeline
@@ -17,7 +17,11 @@ from ...planners.pipeline.from_program import StageParts, StepLayers
 from ...planners.pipeline.madpipe import least_period_bound
 from ...planners.pipeline.rows import pipeline_of
 from ...verifier.pipeline import PipelineVerdict, check_pipeline
+from ..budget import parse_budget
+from ..link.link import parse_link
 from ..messages.table import columns
+from ..options import Errors
+from ..request import check_time_limit
 
 _TRIES = 8
 _BOUND_S = 5.0
@@ -36,27 +40,37 @@ class PipelineRequest:
     link_bytes_per_s: int | None = None
     time_limit_s: float = 60.0
 
-    @staticmethod
-    def of(
-        planner: str,
-        ranks: int,
-        microbatches: int,
-        budget_bytes: int | None = None,
-        link_bytes_per_s: int | None = None,
-        time_limit_s: float = 60.0,
-    ) -> PipelineRequest:
-        """FB1021 and those of the planner's text; FB1023 for less than one micro-batch."""
-        if microbatches < 1:
-            hint = "give at least one"
-            fail("FB1023", f"{microbatches} micro-batches", hint=hint, usage=True)
-        return PipelineRequest(
-            parse_pipeline_planner(planner),
-            ranks,
-            microbatches,
-            budget_bytes,
-            link_bytes_per_s,
-            time_limit_s,
-        )
+    def on(self, ranks: int) -> PipelineRequest:
+        return replace(self, ranks=ranks)
+
+
+def read_pipeline_request(
+    errors: Errors,
+    planner: str,
+    microbatches: int,
+    budget: str | int | None = None,
+    link: str | None = None,
+    time_limit_s: float = 60.0,
+    ranks: int = 1,
+) -> PipelineRequest | None:
+    """The request, or None after adding to `errors`: FB0450 and FB0451 for the budget, FB0472 for
+    the link, FB1021 for the planner and those of its text, FB1023 for no micro-batch."""
+    before = len(errors.diagnostics)
+    found = errors.collect(lambda: parse_pipeline_planner(planner))
+    if microbatches < 1:
+        errors.add("FB1023", f"{microbatches} micro-batches", "give at least one")
+    size = rate = None
+    if budget is not None and (bound := errors.collect(lambda: parse_budget(budget))) is not None:
+        if bound.form != "bytes":
+            hint = "the budget of a rank is a number of bytes; write for example 8GiB"
+            errors.add("FB0450", f'cannot read the budget "{budget}"', hint)
+        size = int(bound.amount)
+    if link is not None and (read := errors.collect(lambda: parse_link(link))) is not None:
+        rate = read.d2h_bytes_per_s
+    check_time_limit(errors, time_limit_s)
+    if found is None or len(errors.diagnostics) > before:
+        return None
+    return PipelineRequest(found, ranks, microbatches, size, rate, time_limit_s)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,26 @@ from collections.abc import Callable
 from ..layers import Layers, Range
 
 
+def least_memory(layers: Layers) -> int:
+    """The bytes of each rank without which no contiguous pipeline runs, however slowly: with one
+    micro-batch at a time, the least largest stage over all partitions."""
+    tables: dict[int, int] = {len(layers): 0}
+    need: dict[Range, int] = {}
+    for _ in range(layers.ranks):
+        table = dict(tables)
+        for b, behind in tables.items():
+            for i in layers.cuts:
+                if i >= b:
+                    break
+                if (i, b) not in need:
+                    ways = layers.ways(i, b)
+                    least = min(way.keep_bytes + way.extra_bytes for way in ways)
+                    need[i, b] = layers.held_bytes(i, b) + least
+                table[i] = min(table.get(i, 1 << 62), max(behind, need[i, b]))
+        tables = table
+    return tables[0]
+
+
 def balanced(
     layers: Layers, copies: Callable[[int], int] | None = None
 ) -> tuple[int, tuple[Range, ...]] | None:
