@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ...ir.analysis.separators import chain_of
 from ...ir.diagnostics import Note, fail
-from ...ir.graph import CALLER_KINDS
+from ...ir.graph import CALLER_KINDS, DTYPE_BYTES
 from ...ir.pipeline import StageProgram
 from ...ir.program import Program
 from ...ir.semantics.sizes import Sizes
@@ -179,13 +179,16 @@ class StepLayers:
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
         """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
-        aside until all ranks have ended), and the inputs of all micro-batches."""
+        aside until all ranks have ended), the inputs of all micro-batches, and their losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
         for name in self.held_names(stage):
             copies = microbatches if graph.anode[name].kind == "input" else 1
             total += sizes[name] * (copies + (name in updated))
+        if stage[1] == len(self):
+            made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
+            total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
         return total + self.bytes_of(self.param_grads(stage))
 
     def weight_bytes(self, stage: Range) -> int:

@@ -45,7 +45,8 @@ class PipelineStep:
 
     It adds the gradients of the mean loss over micro-batches to `.grad` of the parameters that this
     rank's stages use, updates their buffers, and returns that mean loss on the rank of the last
-    stage, None elsewhere. Gradients that are there already take their bytes once more. If a step fails on any rank, all raise FB1030 and nothing is changed.
+    stage, None elsewhere. Gradients that are there already take their bytes once more. If a step
+    fails on any rank, all raise FB1030 and nothing is changed.
     """
 
     pipeline: Pipeline
