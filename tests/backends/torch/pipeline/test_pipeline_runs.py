@@ -6,12 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+
+from helpers.distributed.pipelines import made
+from helpers.planners.graphs import chain
+from remat_compile import FBError, pipeline
+from remat_compile.planners.pipeline.contract import parse_pipeline_planner
+from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
+from remat_compile.plans.pipeline.step import check_stages
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "tests/helpers/distributed/pipelines.py"
@@ -98,3 +106,34 @@ def test_more_ranks_planners_and_microbatches(size: int) -> None:
             "tied:2:one-f-one-b",
         ),
     )
+
+
+def test_without_a_process_group() -> None:
+    model, batch = made("mlp")
+    with pytest.raises(FBError) as refused:
+        pipeline(model, batch, microbatches=4, device="v100-16gb")
+    assert refused.value.diagnostics[0].code == "FB1032"
+    with pytest.raises(FBError) as refused:
+        pipeline(model, batch, microbatches=0, budget="half", planner="rotor")
+    assert [d.code for d in refused.value.diagnostics] == ["FB1021", "FB1023", "FB0450"]
+
+
+@pytest.mark.parametrize(
+    "field", ["held_bytes", "keep_bytes", "activation_bytes", "first", "reads_input"]
+)
+def test_rows_of_another_model_are_refused(field: str) -> None:
+    """FB1019: claims below the model's bytes, a cut where there is none, other reads."""
+    program = chain(8)
+    request = PipelineRequest(parse_pipeline_planner("one-f-one-b"), 2, 3)
+    right = make_pipeline(program, request)
+    check_stages(right.pipeline, right.step)
+    first, second = right.pipeline.stages
+    if field == "first":
+        bad = (replace(first, last=1), replace(second, first=1))  # w0 is used on both sides
+    elif field == "reads_input":
+        bad = (first, replace(second, reads_input=not second.reads_input))
+    else:
+        bad = (replace(first, **{field: getattr(first, field) - 1}), second)
+    with pytest.raises(FBError) as refused:
+        check_stages(replace(right.pipeline, stages=bad), right.step)
+    assert {d.code for d in refused.value.diagnostics} == {"FB1019"}
