@@ -19,6 +19,27 @@ ValueKind = Literal["act", "grad"]
 Value = tuple[ValueKind, int, int]
 """(kind, stage, micro-batch): one instance of what crosses the boundary after a stage."""
 
+WAYS_OUT = {
+    "FB1002": "number stages and rows from 0; each stage begins where the one before it ends",
+    "FB1003": "name stages, values and micro-batches that there are",
+    "FB1004": "move the step to the rank that does it, and send between the ranks of a border",
+    "FB1005": "run each forward and backward once",
+    "FB1006": "make or receive the value before, and free it later",
+    "FB1007": "put a wait before it",
+    "FB1008": "put a wait before it",
+    "FB1009": "remove the step",
+    "FB1010": "make, receive or send a value once",
+    "FB1011": "free a value once, after it is made",
+    "FB1012": "wait for every copy, and free every value",
+    "FB1013": "run the micro-batches of a stage in ascending order: sums depend on it",
+    "FB1014": "write both sides of the copy",
+    "FB1015": "order the copies of a pair of ranks alike",
+    "FB1016": "issue the copy that others wait for before the wait that holds it up",
+    "FB1017": "plan for the budget",
+    "FB1018": "write what the rows take",
+}
+# What to do about each broken rule of rows, for all who look for them.
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ..diagnostics import Diagnostic, FBError, Note, fail
-from ..pipeline import Move, Pipeline, RowStep, StageRun, Value
+from ..pipeline import WAYS_OUT, Move, Pipeline, RowStep, StageRun, Value
 from ..text.pipeline import format_row_step
 from .rank import RankMachine
 
@@ -58,25 +58,14 @@ def check_declarations(pipeline: Pipeline) -> None:
     """FB1002 for stages that are no partition of the layers, or ranks without a row."""
     end = 0
     for number, s in enumerate(pipeline.stages):
-        if s.first != end or s.last <= s.first:
-            hint = "each stage begins where the one before it ends"
-            fail("FB1002", f"stage {number} has layers {s.first}..{s.last}", s.span, hint=hint)
-        if s.rank >= pipeline.ranks:
-            hint = f"there are rows for ranks 0 to {pipeline.ranks - 1}"
-            fail("FB1002", f"stage {number} is on rank {s.rank}", s.span, hint=hint)
+        if s.first != end or s.last <= s.first or s.rank >= pipeline.ranks:
+            message = f"stage {number} has layers {s.first}..{s.last} on rank {s.rank}"
+            fail("FB1002", message, s.span, hint=WAYS_OUT["FB1002"])
         end = s.last
-    last = pipeline.stages[-1]
-    if last.activation_bytes or last.gradient_bytes or last.reads_output:
-        fail(
-            "FB1002", "something crosses behind the last stage", last.span, hint="write crosses 0 0"
-        )
-    if pipeline.stages[0].reads_input:
-        fail(
-            "FB1002",
-            "no stage is before the first",
-            pipeline.stages[0].span,
-            hint="leave input out",
-        )
+    first, last = pipeline.stages[0], pipeline.stages[-1]
+    if first.reads_input or last.activation_bytes or last.gradient_bytes or last.reads_output:
+        message = "something crosses before the first stage or behind the last"
+        fail("FB1002", message, last.span, hint="write crosses 0 0 and no such reads")
 
 
 def _channels(pipeline: Pipeline) -> dict[Pair, list[Value]]:
@@ -95,13 +84,13 @@ def _channels(pipeline: Pipeline) -> dict[Pair, list[Value]]:
             for move in some:
                 if move.value not in known:
                     message = f"{format_row_step(move)}: rank {other} does not issue the other side"
-                    fail("FB1014", message, move.span, hint="write both sides")
+                    fail("FB1014", message, move.span, hint=WAYS_OUT["FB1014"])
         for ours, theirs in zip(here, there, strict=True):
             if ours.value != theirs.value:
                 message = f"ranks {rank} and {peer} order their copies differently: here is "
                 message += f"{format_row_step(ours)}, there {format_row_step(theirs)}"
                 note = Note("the other side", theirs.span)
-                fail("FB1015", message, ours.span, note, hint="order them alike")
+                fail("FB1015", message, ours.span, note, hint=WAYS_OUT["FB1015"])
         channels[rank, peer] = [move.value for move in here]
     return channels
 
@@ -179,9 +168,8 @@ class _Clock:
             Note(f"rank {rank} stands at {format_row_step(step)}", step.span)
             for rank, step in stuck
         )
-        hint = "issue the copies, or run the computations, that the others wait for before waiting"
         message = "deadlock: every rank that has not ended waits for a copy that never begins"
-        raise FBError(Diagnostic("FB1016", message, stuck[0][1].span, notes, hint))
+        raise FBError(Diagnostic("FB1016", message, stuck[0][1].span, notes, WAYS_OUT["FB1016"]))
 
     def _period(self, makespan: int) -> int:
         ends = sorted(
@@ -206,8 +194,7 @@ def _check_budget(pipeline: Pipeline, trace: PipelineTrace) -> None:
             step = row[number] if number >= 0 else None
             place = f" at {format_row_step(step)}" if step else " before the first step"
             message = f"rank {rank} takes {peak} bytes{place}; the budget is {budget}"
-            hint = "plan with fewer micro-batches in flight, or for more ranks"
-            fail("FB1017", message, step.span if step else None, hint=hint)
+            fail("FB1017", message, step.span if step else None, hint=WAYS_OUT["FB1017"])
 
 
 def _check_claims(pipeline: Pipeline, trace: PipelineTrace) -> None:
@@ -223,4 +210,4 @@ def _check_claims(pipeline: Pipeline, trace: PipelineTrace) -> None:
     for what, claimed, real in pairs:
         if claimed != real:
             message = f"{what} of {claimed} is claimed, and the rows take {real}"
-            fail("FB1018", message, claims.span, hint="write what they take")
+            fail("FB1018", message, claims.span, hint=WAYS_OUT["FB1018"])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..diagnostics import Diagnostic, FBError, fail
 from ..pipeline import Claims, Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun
@@ -25,12 +25,8 @@ from ..span import Span
 
 _MOST = 10**18
 _NUMBER = r"(\d{1,19})"
-_STEP = {
-    re.compile(rf"(fwd|bwd) {_NUMBER} mb {_NUMBER}"): "run",
-    re.compile(rf"(send) (act|grad) {_NUMBER} to {_NUMBER} mb {_NUMBER}"): "move",
-    re.compile(rf"(recv) (act|grad) {_NUMBER} from {_NUMBER} mb {_NUMBER}"): "move",
-    re.compile(rf"(wait|free) (act|grad) {_NUMBER} mb {_NUMBER}"): "value",
-}
+_STEP = re.compile(rf"(\w+)(?: (act|grad))? {_NUMBER}(?: (?:to|from) {_NUMBER})? mb {_NUMBER}")
+_WORDS = {StageRun: ("fwd", "bwd"), Move: ("send", "recv"), OnValue: ("wait", "free")}
 _STAGE = re.compile(
     rf"stage {_NUMBER} on {_NUMBER} layers {_NUMBER}\.\.{_NUMBER} fwd {_NUMBER}ns bwd {_NUMBER}ns "
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
@@ -223,19 +219,20 @@ class _Reader:
         self.rows.append([])
 
     def _step(self, line: str, span: Span) -> None:
-        found = next(((m, k) for r, k in _STEP.items() if (m := r.fullmatch(line))), None)
-        if found is None:
+        match = _STEP.fullmatch(line)
+        if match is None:
             self._unread(line, span)
         if not self.rows:
             fail("FB1002", "a step stands before the first row", span, hint="write row 0 before it")
-        match, kind = found
-        word, *rest = match.groups()
-        step: RowStep
-        if kind == "run":
-            step = StageRun(word, int(rest[0]), int(rest[1]), span)  # type: ignore[arg-type]
-        elif kind == "move":
-            value = (rest[0], int(rest[1]), int(rest[3]))
-            step = Move(word, value, int(rest[2]), span)  # type: ignore[arg-type]
+        word, kind, *numbers = match.groups()
+        stage, peer, microbatch = (None if n is None else int(n) for n in numbers)
+        step: Any
+        if kind is None:
+            step = StageRun(word, stage, microbatch, span)  # type: ignore[arg-type]
+        elif peer is None:
+            step = OnValue(word, (kind, stage, microbatch), span)  # type: ignore[arg-type]
         else:
-            step = OnValue(word, (rest[0], int(rest[1]), int(rest[2])), span)  # type: ignore[arg-type]
+            step = Move(word, (kind, stage, microbatch), peer, span)  # type: ignore[arg-type]
+        if word not in _WORDS[type(step)] or format_row_step(step) != line:
+            self._unread(line, span)
         self.rows[-1].append(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...ir.diagnostics import Diagnostic
-from ...ir.pipeline import Pipeline
+from ...ir.pipeline import WAYS_OUT, Pipeline
 from .order import EventOrder, matching
 from .positions import RowPositions
 
@@ -47,47 +47,35 @@ def check_pipeline(pipeline: Pipeline) -> PipelineVerdict:
     ends = sorted(order.last_backwards_ns())
     period = makespan if len(ends) < 2 else -((ends[0] - ends[-1]) // (len(ends) - 1))
     synchronous = EventOrder(pipeline, synchronous=True).deadlock() is None
-    problems = [*_budget(pipeline, peaks), *_claims(pipeline, peaks, makespan, period)]
+    problems = _bounds(pipeline, peaks, makespan, period)
     return PipelineVerdict(tuple(problems), peaks, makespan, period, synchronous)
 
 
 def _declarations(pipeline: Pipeline) -> list[Diagnostic]:
-    stages, ranks = pipeline.stages, len(pipeline.rows)
-    ends = (0, *(stage.last for stage in stages))
-    problems = [
-        Diagnostic("FB1002", f"stage {s} does not fit", stage.span, hint="stages cut the layers")
-        for s, stage in enumerate(stages)
-        if stage.first != ends[s] or stage.first >= stage.last or stage.rank >= ranks
+    stages, ends = pipeline.stages, (0, *(stage.last for stage in pipeline.stages))
+    wrong = [
+        (f"stage {n} does not fit", stage.span)
+        for n, stage in enumerate(stages)
+        if stage.first != ends[n] or stage.first >= stage.last or stage.rank >= len(pipeline.rows)
     ]
-    outer = stages[-1].activation_bytes or stages[-1].gradient_bytes or stages[-1].reads_output
-    if outer or stages[0].reads_input:
-        hint = "nothing crosses before the first stage or behind the last"
-        problems.append(Diagnostic("FB1002", "an outer stage does not fit", None, hint=hint))
-    return problems
+    behind = stages[-1].activation_bytes or stages[-1].gradient_bytes or stages[-1].reads_output
+    if behind or stages[0].reads_input:
+        wrong.append(("an outer stage has something behind or before it", None))
+    return [Diagnostic("FB1002", why, span, hint=WAYS_OUT["FB1002"]) for why, span in wrong]
 
 
-def _budget(pipeline: Pipeline, peaks: tuple[int, ...]) -> list[Diagnostic]:
-    budget = pipeline.budget_bytes
-    return [
-        Diagnostic(
-            "FB1017",
-            f"row {rank} takes {peak} bytes, the budget is {budget}",
-            hint="plan for the budget",
-        )
-        for rank, peak in enumerate(peaks)
-        if budget is not None and peak > budget
-    ]
-
-
-def _claims(
+def _bounds(
     pipeline: Pipeline, peaks: tuple[int, ...], makespan: int, period: int
 ) -> list[Diagnostic]:
-    claims = pipeline.claims
-    if claims is None:
-        return []
-    claimed = (claims.peak_bytes_R, claims.makespan_ns, claims.period_ns)
+    """FB1017 for the budget, FB1018 for the claims."""
+    budget, claims = pipeline.budget_bytes, pipeline.claims
+    problems = [
+        Diagnostic("FB1017", f"row {n} takes {peak} bytes of {budget}", hint=WAYS_OUT["FB1017"])
+        for n, peak in enumerate(peaks)
+        if budget is not None and peak > budget
+    ]
     real = (peaks, makespan, period)
-    if claimed == real:
-        return []
-    message = f"peaks, makespan and period {claimed} are claimed; they are {real}"
-    return [Diagnostic("FB1018", message, claims.span, hint="write what the rows take")]
+    if claims and (claims.peak_bytes_R, claims.makespan_ns, claims.period_ns) != real:
+        message = f"other peaks, makespan or period are claimed than {real}"
+        problems.append(Diagnostic("FB1018", message, claims.span, hint=WAYS_OUT["FB1018"]))
+    return problems

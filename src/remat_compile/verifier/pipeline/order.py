@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ...ir.diagnostics import Diagnostic, Note
-from ...ir.pipeline import Move, OnValue, Pipeline, RowStep, StageRun, Value
+from ...ir.pipeline import WAYS_OUT, Move, OnValue, Pipeline, RowStep, StageRun, Value
 
 Event = tuple[int, int] | Value
 """(rank, position), or the copy of a value."""
@@ -35,14 +35,14 @@ def matching(pipeline: Pipeline) -> list[Diagnostic]:
         if words != {"send", "recv"}:
             span, word = spoken[value].span, spoken[value].word
             message = f"{word} {_named(value)}: no rank issues the other side"
-            problems.append(Diagnostic("FB1014", message, span, hint="write both sides"))
+            problems.append(Diagnostic("FB1014", message, span, hint=WAYS_OUT["FB1014"]))
     for (rank, peer), ours in orders.items():
         theirs = orders.get((peer, rank), [])
         if rank < peer and sorted(ours) == sorted(theirs) and ours != theirs:
             differs = next(v for v, w in zip(ours, theirs, strict=True) if v != w)
             message = f"ranks {rank} and {peer} order {_named(differs)} differently"
-            hint = "order the copies of a pair of ranks alike"
-            problems.append(Diagnostic("FB1015", message, spoken[differs].span, hint=hint))
+            span = spoken[differs].span
+            problems.append(Diagnostic("FB1015", message, span, hint=WAYS_OUT["FB1015"]))
     return problems
 
 
@@ -105,8 +105,7 @@ class EventOrder:
         notes = tuple(self._note(event) for event in cycle)
         span = next((note.span for note in notes if note.span is not None), None)
         message = f"deadlock: a cycle of {len(cycle)} events, each waits for the one before it"
-        hint = "issue a copy of the cycle before the wait that holds it up"
-        return Diagnostic("FB1016", message, span, notes, hint)
+        return Diagnostic("FB1016", message, span, notes, WAYS_OUT["FB1016"])
 
     def _note(self, event: Event) -> Note:
         if len(event) == 3:

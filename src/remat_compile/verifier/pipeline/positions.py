@@ -11,21 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from ...ir.diagnostics import Diagnostic
-from ...ir.pipeline import Move, OnValue, Pipeline, RowStep, StageRun, Value
-
-HINTS = {
-    "FB1003": "name stages, values and micro-batches that there are",
-    "FB1004": "move the step to the rank that does it",
-    "FB1005": "run each forward and backward once",
-    "FB1006": "make or receive the value before, and free it later",
-    "FB1007": "put a wait before it",
-    "FB1008": "put a wait before it",
-    "FB1009": "remove the step",
-    "FB1010": "make, receive or send a value once",
-    "FB1011": "free a value once, after it is made",
-    "FB1012": "wait for every copy, and free every value",
-    "FB1013": "run the micro-batches of a stage in ascending order",
-}
+from ...ir.pipeline import WAYS_OUT, Move, OnValue, Pipeline, RowStep, StageRun, Value
 
 
 class RowPositions:
@@ -55,7 +41,7 @@ class RowPositions:
         where = f"step {self.row.index(step) + 1} of " if step is not None else ""
         message = f"{where}row {self.rank}{about}"
         span = step.span if step is not None else None
-        self.problems.append(Diagnostic(code, message, span, hint=HINTS[code]))
+        self.problems.append(Diagnostic(code, message, span, hint=WAYS_OUT[code]))
 
     def _at(self, code: str, n: int) -> None:
         self._problem(code, self.row[n])
