@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from helpers.cli import Cli
@@ -23,9 +22,6 @@ def test_plans_a_text_and_checks_its_file(cli: Cli, chain: Path, tmp_path: Path)
     checked = cli("pipeline", file)
     assert checked.code == 0, checked.err
     assert "3 ranks, 4 micro-batches by madpipe{tries=2}" in checked.out
-    made = json.loads(cli("pipeline", file, "--format", "json").out)
-    assert made["peak_bytes"] == list(pipeline.claims.peak_bytes_R)
-    assert made["makespan_ns"] == pipeline.claims.makespan_ns
     again = cli("pipeline", chain, *words, "-o", file)  # one of ours may be written over
     assert again.code == 0, again.err
 

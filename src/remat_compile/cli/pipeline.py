@@ -8,14 +8,12 @@ import typer
 
 from ..plans.options import Errors, PlanKeywords
 from .shared.options import OnnxOptions, Output, Planning, Quiet
-from .shared.terminal import FormatOption, echo, print_object, progress
+from .shared.terminal import echo, progress
 
 if TYPE_CHECKING:
-    from ..ir.pipeline import Pipeline
     from ..plans.pipeline.make import MadePipeline, PipelineRequest
     from ..plans.request import PlanRequest
     from ..plans.source import ModelOptions
-    from ..verifier.pipeline import PipelineVerdict
 
 SUFFIX = ".fbpl"
 
@@ -45,7 +43,6 @@ def command(
     ],
     onnx: OnnxOptions,
     quiet: Quiet = False,
-    format: FormatOption = "text",
 ) -> None:
     """Plan one training step of MODEL on several ranks, check it, write its rows."""
     from ..plans.files.files import write_text
@@ -54,7 +51,7 @@ def command(
     from ..plans.source import check_spec
 
     if model.endswith(SUFFIX):
-        _check_file(model, format)
+        _check_file(model)
         return
     errors = Errors()
     options = onnx.read(errors)
@@ -79,9 +76,7 @@ def command(
     made = _make(model, request, planning, options, quiet)
     if output is not None:
         write_text(output, made.text)
-    if format == "json":
-        _print_json(made.pipeline, made.verdict, made.plan.period_ns, made.bound_ns)
-    elif not quiet:
+    if not quiet:
         wrote = f"wrote {output}" if output else f"nothing was written; -o FILE{SUFFIX} keeps it"
         echo(*made.summary().splitlines(), wrote)
 
@@ -119,7 +114,7 @@ def _make(
             return make_pipeline(program, request, say)
 
 
-def _check_file(path: str, format: str) -> None:
+def _check_file(path: str) -> None:
     """Both opinions on a file. What is wrong is raised, the verifier's word first."""
     from ..ir.diagnostics import FBError
     from ..ir.semantics.pipeline import simulate_pipeline
@@ -135,9 +130,6 @@ def _check_file(path: str, format: str) -> None:
     trace = simulate_pipeline(pipeline)
     assert trace.peak_bytes_R == verdict.peak_bytes_R
     assert trace.makespan_ns == verdict.makespan_ns
-    if format == "json":
-        _print_json(pipeline, verdict, trace.period_ns, None)
-        return
     peaks = ", ".join(map(format_bytes, trace.peak_bytes_R))
     held = "" if verdict.synchronous else " not"
     echo(
@@ -145,21 +137,4 @@ def _check_file(path: str, format: str) -> None:
         f"step {format_ns(trace.makespan_ns)}, peaks {peaks}",
         "checked: bytes of each rank, copies matched, no deadlock whether copies are buffered or "
         f"not; it would{held} hold if each copy held up both its ranks",
-    )
-
-
-def _print_json(
-    pipeline: Pipeline, verdict: PipelineVerdict, period_ns: int, bound_ns: int | None
-) -> None:
-    print_object(
-        "pipeline",
-        planner=pipeline.planner,
-        ranks=pipeline.ranks,
-        microbatches=pipeline.microbatches,
-        peak_bytes=verdict.peak_bytes_R,
-        makespan_ns=verdict.makespan_ns,
-        period_ns=period_ns,
-        least_period_ns=bound_ns,
-        synchronous=verdict.synchronous,
-        budget_bytes=pipeline.budget_bytes,
     )

@@ -146,3 +146,11 @@ def test_all_lines_that_cannot_be_read_are_told_at_once() -> None:
     with pytest.raises(FBError) as refused:
         parse_pipeline(text)
     assert len(refused.value.diagnostics) == RIGHT.count("wait")
+
+
+def test_more_microbatches_than_rows_could_run_are_refused_at_once() -> None:
+    pipeline = parse_pipeline(RIGHT.replace("microbatches 2", f"microbatches {10**18}"))
+    with pytest.raises(FBError) as refused:
+        simulate_pipeline(pipeline)
+    assert refused.value.diagnostics[0].code == "FB1005"
+    assert [problem.code for problem in check_pipeline(pipeline).problems] == ["FB1005"]

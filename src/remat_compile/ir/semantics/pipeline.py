@@ -55,13 +55,18 @@ def simulate_pipeline(pipeline: Pipeline) -> PipelineTrace:
 
 
 def check_declarations(pipeline: Pipeline) -> None:
-    """FB1002 for stages that are no partition of the layers, or ranks without a row."""
+    """FB1002 for stages that are no partition of the layers, or ranks without a row; FB1005 where
+    rows are too short for all micro-batches."""
     end = 0
     for number, s in enumerate(pipeline.stages):
         if s.first != end or s.last <= s.first or s.rank >= pipeline.ranks:
             message = f"stage {number} has layers {s.first}..{s.last} on rank {s.rank}"
             fail("FB1002", message, s.span, hint=WAYS_OUT["FB1002"])
         end = s.last
+    runs = sum(isinstance(step, StageRun) for row in pipeline.rows for step in row)
+    if pipeline.microbatches > runs:
+        message = f"{pipeline.microbatches} micro-batches in {runs} forwards and backwards"
+        fail("FB1005", message, hint=WAYS_OUT["FB1005"])
     first, last = pipeline.stages[0], pipeline.stages[-1]
     if first.reads_input or last.activation_bytes or last.gradient_bytes or last.reads_output:
         message = "something crosses before the first stage or behind the last"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from ..diagnostics import Diagnostic, FBError, fail
@@ -32,8 +33,11 @@ _STAGE = re.compile(
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
     r"(?: reads ((?:input)?(?: ?output)?))?"
 )
+_STAGE_NUMBERS = [f.name for f in fields(PipelineStage) if f.type == "int"]
 _HEAD = re.compile(r'pipeline 1 by ("(?:[^"\\]|\\.)*")')
 _CLAIMS = re.compile(rf"claims period {_NUMBER}ns makespan {_NUMBER}ns peaks ((?: ?\d{{1,19}})+)")
+_ONCE = re.compile(rf"(microbatches|link|budget) {_NUMBER}")
+_ROW = re.compile(rf"row {_NUMBER}")
 _EXPECTED = "see spec/pipelines.md for what a line may say"
 
 
@@ -149,13 +153,14 @@ class _Reader:
     def _unread(self, line: str, span: Span) -> NoReturn:
         fail("FB1001", f'cannot read "{line}"', span, hint=_EXPECTED)
 
+    def _match(self, form: re.Pattern[str], line: str, span: Span) -> re.Match[str]:
+        return form.fullmatch(line) or self._unread(line, span)
+
     def _twice(self, word: str, span: Span) -> NoReturn:
         fail("FB1002", f"{word} is out of order or given twice", span, hint="leave one, in order")
 
     def _head(self, line: str, span: Span) -> None:
-        match = _HEAD.fullmatch(line)
-        if match is None:
-            self._unread(line, span)
+        match = self._match(_HEAD, line, span)
         if self.planner is not None:
             self._twice("pipeline", span)
         try:
@@ -164,9 +169,7 @@ class _Reader:
             self._unread(line, span)
 
     def _number(self, line: str, span: Span) -> None:
-        word, _, number = line.partition(" ")
-        if not re.fullmatch(_NUMBER, number):
-            self._unread(line, span)
+        word, number = self._match(_ONCE, line, span).groups()
         if word in self.once:
             self._twice(word, span)
         if not 1 <= int(number) <= _MOST:
@@ -174,54 +177,33 @@ class _Reader:
         self.once[word] = int(number)
 
     def _stage(self, line: str, span: Span) -> None:
-        match = _STAGE.fullmatch(line)
-        if match is None:
-            self._unread(line, span)
-        number, *fields = map(int, match.groups()[:12])
+        match = self._match(_STAGE, line, span)
+        number, *numbers = map(int, match.groups()[:12])
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
-        rank, first, last, forward_ns, backward_ns, held, keep, *extra, act, grad = fields
+        stage = dict(zip(_STAGE_NUMBERS, numbers, strict=True))
         self.stages.append(
             PipelineStage(
-                rank,
-                first,
-                last,
-                forward_ns,
-                backward_ns,
-                held,
-                keep,
-                extra[0],
-                extra[1],
-                act,
-                grad,
-                reads_input="input" in reads,
-                reads_output="output" in reads,
-                span=span,
+                **stage, reads_input="input" in reads, reads_output="output" in reads, span=span
             )
         )
 
     def _claims(self, line: str, span: Span) -> None:
-        match = _CLAIMS.fullmatch(line)
-        if match is None:
-            self._unread(line, span)
+        match = self._match(_CLAIMS, line, span)
         if self.claims is not None:
             self._twice("claims", span)
         peaks = tuple(map(int, match[3].split()))
         self.claims = Claims(int(match[1]), int(match[2]), peaks, span)
 
     def _row(self, line: str, span: Span) -> None:
-        match = re.fullmatch(rf"row {_NUMBER}", line)
-        if match is None:
-            self._unread(line, span)
+        match = self._match(_ROW, line, span)
         if int(match[1]) != len(self.rows):
             self._twice(line, span)
         self.rows.append([])
 
     def _step(self, line: str, span: Span) -> None:
-        match = _STEP.fullmatch(line)
-        if match is None:
-            self._unread(line, span)
+        match = self._match(_STEP, line, span)
         if not self.rows:
             fail("FB1002", "a step stands before the first row", span, hint="write row 0 before it")
         word, kind, *numbers = match.groups()

@@ -172,18 +172,15 @@ class StepLayers:
             if x.update is not None and (layers := self._caller_uses.get(x.name, set())):
                 yield x.names, "the buffer", layers
 
-    def held_names(self, stage: Range) -> list[str]:
-        """What a stage reads of the caller."""
-        i, j = stage
-        return [name for name, at in self._caller_uses.items() if not at.isdisjoint(range(i, j))]
-
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
         """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
         aside until all ranks have ended), the inputs of all micro-batches, and their losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
-        for name in self.held_names(stage):
+        for name, layers in self._caller_uses.items():
+            if layers.isdisjoint(range(*stage)):
+                continue
             copies = microbatches if graph.anode[name].kind == "input" else 1
             total += sizes[name] * (copies + (name in updated))
         if stage[1] == len(self):

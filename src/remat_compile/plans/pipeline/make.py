@@ -121,13 +121,6 @@ class MadePipeline:
         )
 
 
-def _short_by(over: int) -> tuple[Note, ...]:
-    """What the rows of the last plan took above the budget."""
-    return (Note(f"rows of the last plan took {over} bytes more than its planner counted"),) * (
-        over > 0
-    )
-
-
 def make_pipeline(
     program: Program, request: PipelineRequest, progress: Progress | None = None
 ) -> MadePipeline:
@@ -146,7 +139,8 @@ def make_pipeline(
         asked = layers.with_memory(memory)
         result = request.planner.plan(asked, time_limit_s=request.time_limit_s, progress=progress)
         if isinstance(result, Infeasible):
-            raise FBError(replace(result.why, notes=_short_by(over)))
+            short = Note(f"rows of a plan for more memory took {over} bytes above the budget")
+            raise FBError(replace(result.why, notes=(short,) if over else ()))
         plan = result.plan
         parts = tuple(step.parts(i, j, request.microbatches) for i, j in plan.stages)
         pipeline = pipeline_of(plan, request.microbatches, None, parts)

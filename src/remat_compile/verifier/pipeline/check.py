@@ -61,7 +61,10 @@ def _declarations(pipeline: Pipeline) -> list[Diagnostic]:
     behind = stages[-1].activation_bytes or stages[-1].gradient_bytes or stages[-1].reads_output
     if behind or stages[0].reads_input:
         wrong.append(("an outer stage has something behind or before it", None))
-    return [Diagnostic("FB1002", why, span, hint=WAYS_OUT["FB1002"]) for why, span in wrong]
+    problems = [Diagnostic("FB1002", why, span, hint=WAYS_OUT["FB1002"]) for why, span in wrong]
+    if pipeline.microbatches > sum(map(len, pipeline.rows)):  # before anything loops over them
+        problems.append(Diagnostic("FB1005", "rows are too short", hint=WAYS_OUT["FB1005"]))
+    return problems
 
 
 def _bounds(
