@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +20,9 @@ from torch import Tensor, nn
 
 from helpers.networks.transformers import GPT
 from remat_compile import FBError, pipeline
+from remat_compile.backends.torch.pipeline import RankRun
 from remat_compile.device.memory import Mark, measure_regions
+from remat_compile.ir.pipeline import RowStep
 
 BATCH = 16
 
@@ -149,32 +154,41 @@ def _reads(step: Any, cnode: str) -> tuple[str, ...]:
     return reads
 
 
-def dies(rank: int) -> dict[str, Any]:
-    """Rank 1 ends in the middle of its row; the others are told, and nothing is changed."""
+def fails(rank: int, told: Path, *, hangs: bool) -> dict[str, Any]:
+    """Rank 1 ends, or stands still, in the middle of its row; rank 0 is told, nothing changed."""
     model, batch = made("mlp")
-    step = pipeline(model, batch, microbatches=4, device="v100-16gb", timeout_s=20)
+    step = pipeline(model, batch, microbatches=4, device="v100-16gb", timeout_s=3 if hangs else 60)
     before = [p.detach().clone() for p in model.parameters()]
     if rank == 1:
-        row = step.pipeline.rows[1]
-        calls = iter(range(len(row)))
-        from remat_compile.backends.torch.pipeline.rank import RankRun
+        middle = step.pipeline.rows[1][len(step.pipeline.rows[1]) // 2]
 
-        real = RankRun._step
-
-        def sometimes(self: RankRun, one: Any) -> None:
-            if next(calls) == len(row) // 2:
+        def leave(one: RowStep) -> None:
+            while one is middle and hangs and not told.exists():
+                time.sleep(0.05)
+            if one is middle:
                 os._exit(7)
-            real(self, one)
 
-        setattr(RankRun, "_step", sometimes)  # noqa: B010
+        around_steps(leave)
     try:
         step(*batch)
     except FBError as error:
+        told.touch()
         untouched = all(p.grad is None for p in model.parameters()) and all(
             torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
         )
-        return {"case": "dies", "refused": str(error), "untouched": untouched}
-    return {"case": "dies", "refused": None}
+        return {"refused": str(error), "untouched": untouched}
+    return {"refused": None}
+
+
+def around_steps(before: Callable[[RowStep], None]) -> None:
+    """Calls `before` with each step of this rank's row."""
+    real = RankRun._step
+
+    def stepped(self: RankRun, step: RowStep) -> None:
+        before(step)
+        real(self, step)
+
+    setattr(RankRun, "_step", stepped)  # noqa: B010
 
 
 def refusals(rank: int) -> dict[str, Any]:
@@ -206,16 +220,18 @@ def refusals(rank: int) -> dict[str, Any]:
 def main(rank: int, size: int, store: str, cases: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    late = random.Random(rank)
+    around_steps(lambda _: time.sleep(late.random() * 0.003))  # no rank keeps the planned time
     for case in cases:
-        if case == "dies":
-            answer = dies(rank)
+        if case in ("dies", "hangs"):
+            answer = fails(rank, Path(f"{store}.told"), hangs=case == "hangs")
         elif case == "refusals":
             answer = refusals(rank)
         else:
             name, microbatches, planner = case.split(":")
             answer = beside_eager(name, int(microbatches), planner)
         print("JSON" + json.dumps(answer), flush=True)
-    if cases[-1] != "dies":
+    if cases[-1] not in ("dies", "hangs"):
         dist.destroy_process_group()
 
 

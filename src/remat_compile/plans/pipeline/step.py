@@ -206,6 +206,7 @@ def build_step(
     """Captures one micro-batch on every rank, plans on rank 0, and checks the rows on every rank.
 
     FB1031 where ranks captured different steps, FB1032 for a group of another size than the rows.
+    Until the step is built, ranks wait for each other as long as the group's own timeout says.
     """
     rank, size = rank_and_size(group)
     request = request.on(size)

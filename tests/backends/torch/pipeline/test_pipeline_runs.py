@@ -85,10 +85,19 @@ def test_what_cannot_run_is_refused_on_every_rank_and_a_dead_peer_is_told() -> N
         codes = ["FB1033", "FB1020", "FB1034", "FB1034", "FB1031", "FB1033"]
         assert answers[0]["codes"] == codes
     assert second[0] == 7  # it ended itself in its row
-    told = first[1][1]
+    check_told(first[1][1], "rank 0 fails at", "peer 1")
+
+
+def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
+    first, second = ran(2, "hangs")
+    assert first[1], first[2][-2000:]
+    check_told(first[1][0], "rank 0 fails at wait", "peer 1")
+    assert second[0] == 7
+
+
+def check_told(told: dict[str, Any], *parts: str) -> None:
     assert "FB1030" in told["refused"]
-    assert "rank 0 fails at" in told["refused"]
-    assert "peer 1" in told["refused"]
+    assert all(part in told["refused"] for part in parts)
     assert told["untouched"]
 
 
