@@ -11,7 +11,7 @@ Three stages of 1 + 2 and a period of 6: the last two form a group, the first ha
     [2, 1, 1]
     >>> pattern = one_f_one_b_star((1, 1, 1), (2, 2, 2), 6)
     >>> pattern.forward_ns_S, pattern.backward_ns_S
-    ((0, 1, 2), (9, 5, 3))
+    ((0, 1, 2), (7, 5, 3))
 """
 
 from __future__ import annotations
