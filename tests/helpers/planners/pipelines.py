@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 
-from remat_compile.planners.pipeline.layers import Layers
+from remat_compile.planners.pipeline.layers import Layers, Range
 
 
 def layers_of(
@@ -63,3 +64,11 @@ def theorem_17(k: int) -> list[int]:
     q = 2 * k + 1
     parts = [k * q, 1, (k - 1) * q, 1] * k
     return [*parts, k * q, *[1] * ((k - 2) * q + 1), q]
+
+
+def partitions(layers: Layers) -> Iterator[tuple[Range, ...]]:
+    """All partitions into at most as many stages as there are ranks."""
+    inner = layers.cuts[1:-1]
+    for n in range(min(layers.ranks, len(inner) + 1)):
+        for cut in combinations(inner, n):
+            yield tuple(pairwise((0, *cut, len(layers))))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.planners.pipelines import layers_of, random_layers, theorem_17
+from helpers.planners.pipelines import layers_of, partitions, random_layers, theorem_17
 from remat_compile.planners.pipeline.layers import Layers, Range, StageWay, ceil_div
 from remat_compile.planners.pipeline.pattern import groups, joined, least_period, one_f_one_b_star
 from remat_compile.planners.pipeline.search.contiguous import Contiguous, ContiguousSearch
@@ -55,7 +55,7 @@ def test_lifetimes_give_the_groups_and_grow_with_both() -> None:
 
 
 def brute_force(layers: Layers) -> int | None:
-    periods = [least_period(layers, stages) for stages in layers.partitions()]
+    periods = [least_period(layers, stages) for stages in partitions(layers)]
     return min((period for period in periods if period is not None), default=None)
 
 
@@ -102,7 +102,7 @@ def test_recompute_takes_the_best_of_all_ways_of_all_stages() -> None:
         search = ContiguousSearch(layers)
         found = search.least()
         least = None
-        for stages in layers.partitions():
+        for stages in partitions(layers):
             choices = [[]]
             for i, j in stages:
                 choices = [[*some, way] for some in choices for way in layers.ways(i, j)]

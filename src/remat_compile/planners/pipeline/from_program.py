@@ -186,7 +186,7 @@ class StepLayers:
         if stage[1] == len(self):
             made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
             total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
-        return total + self.bytes_of(self.param_grads(stage))
+        return total + self.weight_bytes(stage)
 
     def weight_bytes(self, stage: Range) -> int:
         """Those of the gradients that a stage makes, so of its parameters that train."""

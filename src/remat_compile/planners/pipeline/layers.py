@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, pairwise
 
 Range = tuple[int, int]
 
@@ -169,13 +169,6 @@ class Layers:
         """Everything one after another: no schedule needs more."""
         total = self.load_ns(0, len(self)) + sum(map(sum, self.transfers_ns_B))
         return max(1, total)
-
-    def partitions(self) -> Iterator[tuple[Range, ...]]:
-        """All partitions into at most `ranks` stages; exponential, for tests."""
-        inner = self.cuts[1:-1]
-        for n in range(min(self.ranks, len(inner) + 1)):
-            for cut in combinations(inner, n):
-                yield tuple(pairwise((0, *cut, len(self))))
 
     def ways(self, i: int, j: int) -> Iterator[StageWay]:
         """The ways of a stage, from the fastest: all is kept, then the layers' inner values are
