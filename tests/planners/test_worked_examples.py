@@ -52,6 +52,8 @@ GIVEN = {
         "eviction.keep",
         "eviction.segments",
         "eviction.separator_order",
+        "pipeline.layers",
+        "pipeline.pattern",
         "programs.checkmate_rows",
         "programs.compact",
         "programs.events",
