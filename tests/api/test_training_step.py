@@ -6,6 +6,7 @@ import copy
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,12 +59,12 @@ def of(kind: type[Optimizer], **numbers: Any) -> Make:
 ADAMW = of(AdamW, lr=1e-2, weight_decay=0.1)
 
 
-def compiled(make: Make, *sides: str) -> tuple[nn.Module, Optimizer, TrainingStep]:
+def compiled(make: Make, *sides: str, **more: Any) -> tuple[nn.Module, Optimizer, TrainingStep]:
     torch.manual_seed(0)
     model = Net()
     optimizer = make(model)
     options: dict[str, Any] = {"planner": HomedUpdates(sides), "link": "1GB/s"} if sides else {}
-    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer, **options)
+    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer, **options, **more)
     assert isinstance(step, TrainingStep)
     return model, optimizer, step
 
@@ -129,6 +130,49 @@ def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> No
     assert sum(anode[old].kind == "param" for old in ended) == len(list(model.parameters()))
     assert any(run.on_host for run in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize(("norm", "sides"), [(0.05, ()), (1e6, ("host",))])
+def test_gradients_are_clipped_as_by_pytorch(norm: float, sides: tuple[str, ...]) -> None:
+    """Where the norm is above, and where it is below."""
+    model, optimizer, train = compiled(ADAMW, *sides, max_grad_norm=norm)
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(3):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        theirs = other(batch(index))
+        theirs.backward()
+        before = nn.utils.clip_grad_norm_(other.parameters(), norm, foreach=False)
+        assert (before > norm) == (norm < 1)
+        stepper.step()
+        stepper.zero_grad()
+        assert torch.equal(loss, theirs)
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
+
+
+def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> None:
+    """A plan that was written and read trains as well, and not without an optimizer."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = ADAMW(model)
+    plan = remat_compile.plan(model, (batch(0),), optimizer=optimizer)
+    plan.save(tmp_path / "step.fbir")
+    read = remat_compile.load(tmp_path / "step.fbir")
+    code, message = codes(lambda: read.bind(model, (batch(0),)))
+    assert (code, message) == ("FB0547", "the plan updates parameters, and no optimizer is given")
+    train = read.bind(model, (batch(0),), optimizer=optimizer)
+    other = copy.deepcopy(model)
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
 
 
 @pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
@@ -326,6 +370,7 @@ def test_a_model_that_gives_no_number_to_minimise() -> None:
         ({"on_change": "eager"}, 'use on_change="error"'),
         ({"on_change": "replan"}, 'use on_change="error"'),
         ({"fuse": "inductor"}, 'use fuse="none"'),
+        ({"max_grad_norm": 0.0}, "pass optimizer= and a number above 0"),
     ],
 )
 def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -> None:
