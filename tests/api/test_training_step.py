@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
+from remat_compile.capture.torch.optimizer import OptimizerUpdates
 from remat_compile.ir.schedule import Compute
 from remat_compile.verifier import ProvenPlan, verify
 
@@ -130,6 +133,35 @@ def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> No
     assert sum(anode[old].kind == "param" for old in ended) == len(list(model.parameters()))
     assert any(run.on_host for run in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize("sides", [("home",), ("host",), ("host", "home", "device")])
+def test_late_copies_and_late_updates_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+) -> None:
+    """Gradients that arrive late on the host, and an optimizer that is slow there."""
+    model, optimizer, train = compiled(ADAMW, *sides)
+    copies = train.module.planned_step.copies
+    assert copies is not None
+    monkeypatch.setattr(copies.engine, "delay", lambda direction, _: 0.02 * (direction == "d2h"))
+    run, main = OptimizerUpdates.run, threading.main_thread()
+
+    def late(self: OptimizerUpdates, name: str, tensors: Sequence[Tensor]) -> None:
+        if threading.current_thread() is not main:
+            time.sleep(0.03)
+        run(self, name, tensors)
+
+    monkeypatch.setattr(OptimizerUpdates, "run", late)
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
 
 
 @pytest.mark.parametrize(("norm", "sides"), [(0.05, ()), (1e6, ("host",))])
