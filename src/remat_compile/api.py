@@ -45,12 +45,13 @@ def plan(
     loss: Loss = None,
     outputs: Outputs = None,
     optimizer: Optimizer | None = None,
+    max_grad_norm: float | None = None,
     dynamic_shapes: Any = None,
     progress: Progress = None,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Plans one training step of `model` at the sample `args` and `kwargs`, and proves it. With an
-    `optimizer` of `torch.optim` its step is part of it.
+    `optimizer` of `torch.optim` its step is part of it; `max_grad_norm` as in `compile`.
 
     `model` may also be the path of an ONNX or `.pt2` file, `file.py:factory`, or a `.fbir`
     file to plan again. `loss` says what is differentiated where that is not the `loss` of what
@@ -67,7 +68,7 @@ def plan(
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
-    return plan_source(_with_optimizer(source, optimizer), request, phases)
+    return plan_source(_with_optimizer(source, optimizer, max_grad_norm), request, phases)
 
 
 @named_keywords(PlanKeywords)
@@ -79,6 +80,7 @@ def compile(  # the name users expect, as in torch.compile
     loss: Loss = None,
     outputs: Outputs = None,
     optimizer: Optimizer | None = None,
+    max_grad_norm: float | None = None,
     dynamic_shapes: Any = None,
     on_change: OnChange = "error",
     on_new_shape: OnChange | None = None,
@@ -120,7 +122,7 @@ def compile(  # the name users expect, as in torch.compile
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     if optimizer is not None:
         _check_training(request, on_change, cuda_graph=cuda_graph)
-    source = _with_optimizer(source, optimizer)
+    source = _with_optimizer(source, optimizer, max_grad_norm)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
         # Past `named_keywords`, to the caller.
@@ -164,12 +166,20 @@ def _compiled(
     return compiled, made.warnings
 
 
-def _with_optimizer(source: Source, optimizer: Optimizer | None) -> Source:
+def _with_optimizer(
+    source: Source, optimizer: Optimizer | None, max_grad_norm: float | None
+) -> Source:
+    """FB0546 for a norm without an optimizer, or one that is not positive."""
+    if max_grad_norm is not None and (optimizer is None or max_grad_norm <= 0):
+        message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
+        hint = "pass optimizer= and a number above 0"
+        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     if optimizer is None:
         return source
     from .capture.torch.optimizer import OptimizerUpdates
 
-    return replace(source, optimizer=OptimizerUpdates(optimizer, source.exported.original))
+    made = OptimizerUpdates(optimizer, source.exported.original, max_grad_norm)
+    return replace(source, optimizer=made)
 
 
 def _check_training(request: PlanRequest, on_change: OnChange, *, cuda_graph: bool) -> None:

@@ -74,7 +74,7 @@ def test_it_stays_small_enough_to_be_read() -> None:
     """`spec/trust.md` and `spec/verification.md` tell these figures."""
     lines = {path.stem: code_lines(path) for path in CHECKER.glob("*.py")}
     judging = sum(lines.values()) - lines["read"] - lines["clock"]
-    assert (judging, lines["clock"], lines["read"]) == (352, 30, 251)
+    assert (judging, lines["clock"], lines["read"]) == (387, 35, 258)
 
 
 def test_imports_nothing_of_ours() -> None:

@@ -23,6 +23,7 @@ EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "Round
 """Of `ir.expr` only the data: it evaluates expressions itself."""
 
 GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "DTYPE_BYTES", "FUSED_OP", "LOSS_OP"} | {
+    "UPDATE_OP",
     *("ANode", "Arg", "CNode", "Call", "Graph", "Ref", "View")
 }
 

@@ -269,9 +269,10 @@ def _boxed(
 
 
 def _left(program: Program, grads: Sequence[str | None]) -> tuple[str | None, ...]:
-    """The gradients without those that updates read: autograd gets none of these."""
-    read = {ref for c in program.graph.cnodes if c.is_update for ref in c.call.refs()}
-    return tuple(None if name in read else name for name in grads)
+    """The gradients that the caller gets: none of what updates take in."""
+    bound = {p.grad for p in program.binding.params}
+    bound |= {name for _, name in program.binding.input_grads}
+    return tuple(name if name in bound else None for name in grads)
 
 
 def _begins(forward: Function, copies: PlanCopies, place: int) -> Function:

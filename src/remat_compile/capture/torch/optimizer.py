@@ -24,6 +24,7 @@ from ...ir.expr import Const
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
+from .clipping import Clipping
 
 SUPPORTED: tuple[type[Optimizer], ...] = (SGD, Adam, AdamW, RMSprop, Adagrad)
 """Optimizers whose states are zero, or there, before the first step, and whose step on a parameter
@@ -63,7 +64,9 @@ class _Update:
 class OptimizerUpdates:
     """The updates of `optimizer` on the parameters of `model`."""
 
-    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+    def __init__(
+        self, optimizer: Optimizer, model: nn.Module, max_grad_norm: float | None = None
+    ) -> None:
         """Makes the states that the optimizer's first step would make. FB0541 for an optimizer that
         is not supported, FB0542 for one of other parameters than the model's, FB0543 for states
         that are none of its first step."""
@@ -77,7 +80,7 @@ class OptimizerUpdates:
         if any(hooks):
             message = "the optimizer has hooks around its step, which a planned step would not run"
             fail("FB0541", message, hint="remove the hooks, or leave out optimizer=")
-        self.optimizer = optimizer
+        self.optimizer, self._max_norm = optimizer, max_grad_norm
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         names = {id(p): path for path, p in model.named_parameters()}
         self._of: dict[str, _Trained] = {}
@@ -134,16 +137,25 @@ class OptimizerUpdates:
         cnodes: list[CNode] = []
         params: dict[str, ParamBinding] = {p.name: p for p in binding.params}
         consumed: set[str] = set()
-        for bucket in _buckets(self._trained(program)):
+        trained = self._trained(program)
+        clipped: dict[str, str] = {}
+        cut = self._clipping(program, measured=measured)
+        if cut is not None:
+            clipped = cut.clipped
+            graph = replace(
+                graph, anodes=(*graph.anodes, *cut.anodes), cnodes=(*graph.cnodes, *cut.cnodes)
+            )
+            taken |= {*graph.anode}
+        for bucket in _buckets(trained):
             old: list[ANode] = []
-            for param, trained in bucket:
+            for param, one in bucket:
                 like = graph.anode[param.name]
-                states = [_state(like, f"{like.name}.{key}", taken) for key in trained.states]
+                states = [_state(like, f"{like.name}.{key}", taken) for key in one.states]
                 old += [like, *states]
                 anodes += states
                 self._origin |= {a.name: like.name for a in states}
-                pairs = zip(states, trained.states, strict=True)
-                self._inputs += [(a.name, trained.parameter, key) for a, key in pairs]
+                pairs = zip(states, one.states, strict=True)
+                self._inputs += [(a.name, one.parameter, key) for a, key in pairs]
                 params[param.name] = replace(param, grad=None)
             new = [_state(a, f"{a.name}.new", taken, "updated") for a in old]
             self._origin |= {
@@ -153,12 +165,33 @@ class OptimizerUpdates:
             consumed |= {graph.storage[name] for name in grads}
             name, update = f"U{len(cnodes) + 1}", _Update(tuple(one for _, one in bucket))
             self._updates[name] = update
+            grads = [clipped.get(grad, grad) for grad in grads]
             cnodes.append(self._cnode(name, update, old, new, grads, measured=measured))
             anodes += new
         known = tuple(replace(a, kind="grad") if a.name in consumed else a for a in graph.anodes)
         graph = replace(graph, anodes=(*known, *anodes), cnodes=(*graph.cnodes, *cnodes))
         binding = replace(binding, params=tuple(params.values()))
         return replace(program, graph=graph, binding=binding)
+
+    def _clipping(self, program: Program, *, measured: bool) -> Clipping | None:
+        """What scales the gradients, in the order of the parameters. FB0541 for parameters of
+        several types."""
+        if self._max_norm is None:
+            return None
+        graph = program.graph
+        grads = [
+            (p.grad, self._of[name].parameter, graph.anode[p.name].dtype)
+            for p in program.binding.params
+            for name in p.names[:1]
+            if p.grad is not None and name in self._of
+        ]
+        types = {dtype for _, _, dtype in grads}
+        if len(types) != 1:
+            message = f"gradients of {len(types)} types have no norm in common"
+            fail("FB0541", message, hint="leave out max_grad_norm=")
+        plain = [(name, like) for name, like, _ in grads]
+        with plain_mode(plain[0][1].device):  # a capture may be open
+            return Clipping(graph, plain, self._max_norm, types.pop(), measured=measured)
 
     def _trained(self, program: Program) -> list[tuple[ParamBinding, _Trained]]:
         """The parameters that are updated, in the order in which their gradients are made."""
