@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from helpers.paths import fbir
 from helpers.planners.graphs import chain
 from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
@@ -32,26 +33,7 @@ from remat_compile.plans.request import PlanRequest
 from remat_compile.plans.run_planner import Attempt, Phases, Planned, run_planner
 from remat_compile.verifier import Disagreement, ProvenPlan, Refuted, Undecided, Verdict
 
-TEXT = """fbir 1
-graph @two {
-  %x : input u8[100] bytes 100
-  %w : param u8[10] bytes 10
-  %h : act u8[100] bytes 100
-  %y : output u8[100] bytes 100
-  %dy : tangent u8[100] bytes 100
-  %dw : param_grad u8[10] bytes 10
-  F1: fwd %h = toy.op.default(%x, %w) time 1us
-  F2: fwd %y = toy.op.default(%h) time 1us
-  L: loss %dy = loss(%y)
-  B: bwd %dw = toy.op.default(%h, %dy) of F1, F2 time 2us
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-  grads fresh
-}
-"""
+TEXT = fbir("api/texts/pipeline")
 
 
 @pytest.fixture

@@ -23,29 +23,11 @@ import pytest
 
 import remat_compile
 from helpers.cli import Cli
-from helpers.paths import ROOT
+from helpers.paths import ROOT, fbir
 
 FOLDER = Path(__file__).parent / "transcripts"
 NINES = "9" * 5000
-SYMBOLIC = """\
-fbir 1
-sym b in [1, 64] = 8 of arg 0 dim 0
-target "cpu" { granularity 64 }
-graph @g {
-  %x : input f32[b] bytes 4*b
-  %w : param f32[4] bytes 16
-  %a : act f32[b] bytes 40*b
-  %y : output f32[] bytes 4
-  %dy : tangent f32[] bytes 4
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %a = aten.mul.Tensor(%x, %w)
-  F2: fwd %y = aten.sum.default(%a)
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = aten.mm.default(%dy, %x) of F1
-}
-bind { arg "x" = %x; param "w" = %w grad %dw; result %y tangent %dy }
-schedule @plan { F1; F2; free %a; L; B1; free %dy }
-"""
+SYMBOLIC = fbir("cli/texts/symbolic")
 
 
 MODEL = """\

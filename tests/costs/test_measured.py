@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.clock import HANGS_S, skips
+from helpers.paths import fbir
 from helpers.programs.hand_built import (
     batch_norm_program,
     batch_norm_values,
@@ -57,23 +58,7 @@ def peaks(
     return trace.peak_bytes - held, use.peak_bytes_over_entry
 
 
-LOSS = """fbir 1
-graph @mse {
-  %x : input f32[6, 10] bytes 240
-  %y : input f32[6, 10] bytes 240
-  %l : output f32[] bytes 4
-  %one : tangent f32[] bytes 4
-  %dx : output f32[6, 10] bytes 240
-  F1: fwd %l = aten.mse_loss.default(%x, %y)
-  L: loss %one = loss(%l)
-  B1: bwd %dx = aten.mse_loss_backward.default(%one, %x, %y, 1)
-}
-bind {
-  arg "x" = %x grad %dx
-  arg "y" = %y
-  result %l tangent %one
-}
-"""
+LOSS = fbir("costs/texts/loss")
 """The result keeps the storage of all squared differences."""
 
 

@@ -131,24 +131,6 @@ def test_inference_shape_may_differ() -> None:
         assert torch.equal(compiled(x[:5]), eager(x[:5]))
 
 
-def test_second_backward_is_refused() -> None:
-    compiled, _, args, kwargs = pair("mlp")
-    out = compiled(*args, **kwargs)
-    backward(out)
-    with pytest.raises((RuntimeError, FBError)):
-        backward(out)
-
-
-def test_gradients_asked_for_by_name() -> None:
-    compiled, eager, args, kwargs = pair("two")
-    gradients = []
-    for module in (compiled, eager):
-        out = leaves(module(*args, **kwargs))
-        total = out[0].exp().sum() + out[1].sum()
-        gradients.append(torch.autograd.grad(total, tuple(module.parameters())))
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
 def test_gradient_flows_to_what_made_the_input() -> None:
     compiled, eager, (x,), kwargs = pair("two-inputgrad")
     gradients: list[Tensor | None] = []
@@ -158,20 +140,6 @@ def test_gradient_flows_to_what_made_the_input() -> None:
         backward(out)
         gradients.append(scale.grad)
     assert difference(*gradients) is None
-
-
-@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
-def test_output_unused_by_the_loss(used: tuple[int, ...]) -> None:
-    """Parameters that only the unused output reaches keep `.grad` None, as in eager."""
-    compiled, eager, args, kwargs = pair("two")
-    for _ in range(2):
-        for module in (compiled, eager):
-            module.zero_grad(set_to_none=True)
-            out = module(*args, **kwargs)
-            torch.autograd.backward(sum(out[i].square().mean() for i in used))
-        assert_same_tensors(grads(compiled), grads(eager), "gradient of")
-    missing = {name for name, gradient in grads(eager).items() if gradient is None}
-    assert bool(missing) == (len(used) == 1)
 
 
 class Aliases(nn.Module):
@@ -247,20 +215,6 @@ def refused(module: nn.Module, *args: Any, **kwargs: Any) -> str:
     return caught.value.diagnostics[0].message
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda x: x[:32], "64"),
-        (lambda x: x.double(), "64"),
-        (lambda x: x[None], ""),
-    ],
-    ids=["shape", "dtype", "rank"],
-)
-def test_another_argument_is_refused(change: Callable[[Tensor], Tensor], says: str) -> None:
-    compiled, _, (x,), _ = pair("mlp")
-    assert says in refused(compiled, change(x))
-
-
 @pytest.mark.parametrize("part", [nn.Module, nn.BatchNorm2d])
 def test_another_training_flag_is_refused(part: type[nn.Module]) -> None:
     compiled, _, args, kwargs = pair("resnet")
@@ -272,65 +226,6 @@ def test_autocast_is_refused() -> None:
     compiled, _, args, kwargs = pair("mlp")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert "autocast" in refused(compiled, *args, **kwargs)
-
-
-def test_parameters_of_another_dtype_are_refused() -> None:
-    compiled, _, (x,), _ = pair("mlp", compiled_anew)
-    compiled.double()
-    refused(compiled, x.double())
-
-
-def test_frozen_after_compiling_is_refused() -> None:
-    compiled, _, args, kwargs = pair("mlp", compiled_anew)
-    compiled.get_parameter("layers.0.weight").requires_grad_(False)
-    refused(compiled, *args, **kwargs)
-
-
-def test_input_gradient_not_compiled_for_is_refused() -> None:
-    """Silently dropping it would be wrong."""
-    compiled, _, (x,), _ = pair("mlp")
-    refused(compiled, x.clone().requires_grad_())
-
-
-def test_strided_input_is_right_or_refused() -> None:
-    compiled, eager, (x,), _ = pair("mlp")
-    other = x.t().contiguous().t()
-    assert not other.is_contiguous()
-    theirs = eager(other)
-    try:
-        ours = compiled(other)
-    except FBError:
-        return
-    assert torch.equal(ours, theirs)
-    backward(ours)
-    backward(theirs)
-    assert_same_tensors(grads(compiled), grads(eager), "gradient of")
-
-
-class PartlyTrained(nn.Module):
-    """One parameter is unused, one frozen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used, self.unused, self.frozen = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.frozen.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.frozen(torch.tanh(self.used(x)))
-        return out
-
-
-def test_parameters_without_gradient_stay_none() -> None:
-    x = torch.randn(3, 4)
-    torch.manual_seed(0)
-    ours = PartlyTrained()
-    torch.manual_seed(0)
-    theirs = PartlyTrained()
-    compiled = remat_compile.compile(ours, (x,), **AGAIN)
-    backward(compiled(x))
-    backward(theirs(x))
-    assert_same_tensors(grads(compiled), grads(theirs), "gradient of")
-    assert compiled.get_parameter("unused.weight").grad is None
 
 
 # -- A parameter that two planned modules share ---------------------------------------------------

@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Function, tuple[int, ...], Callable[[], Tensor]]] = {
     "bfloat16": (alone, (16, 32), lambda: numbers(32, 16).bfloat16().t()),
     "float64": (alone, (16, 32), lambda: numbers(16, 32).double()),
 }
-DEFAULT = ("transposed", "overlapping", "masks", "bfloat16")
+DEFAULT = ("overlapping", "masks")
 LIMITS = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5, torch.float64: 1e-12}
 
 
@@ -169,17 +169,8 @@ def results(model: nn.Module, owner: nn.Module, x: Tensor) -> list[Tensor | None
     return [y.detach(), *(None if p.grad is None else p.grad.clone() for p in owner.parameters())]
 
 
-def transposed(x: Tensor) -> Tensor:
-    return x.transpose(0, 1)
-
-
-def channels_last(x: Tensor) -> Tensor:
-    return x.permute(0, 3, 1, 2)
-
-
 @needs_compiler
-@pytest.mark.parametrize("laid", [transposed, channels_last])
-def test_parameters_in_other_strides_are_refused(laid: Callable[[Tensor], Tensor]) -> None:
+def test_parameters_in_other_strides_are_refused() -> None:
     """`.data` at the same place, of the same length: a kernel would read it as it was before."""
     model, x = Scaled(), torch.randn(4, 4, 4, 4)
     with pytest.warns(UserWarning, match="FB0470"):
@@ -191,6 +182,8 @@ def test_parameters_in_other_strides_are_refused(laid: Callable[[Tensor], Tensor
         before = results(step, model, x)
     for made, wanted in zip(before, results(model, model, x), strict=True):
         torch.testing.assert_close(made, wanted)
-    model.scale.data = laid(model.scale.data)
-    with pytest.raises(FBError, match=r"FB0910.*scale stride mismatch"):
-        step(x)
+    scale = model.scale.data
+    for laid in (scale.transpose(0, 1), scale.permute(0, 3, 1, 2)):
+        model.scale.data = laid
+        with pytest.raises(FBError, match=r"FB0910.*scale stride mismatch"):
+            step(x)

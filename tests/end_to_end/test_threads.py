@@ -192,6 +192,7 @@ def test_another_shape_is_planned_once_for_all_threads(still: Standstill) -> Non
     assert len(again.known) == 1
 
 
+@pytest.mark.filterwarnings("error:.*FB0514")  # nobody looks into guards for what a model changes
 def test_a_drop_in_inside_of_a_model_is_compared_as_its_original() -> None:
     """Its backward could ask for the lock on a thread of autograd's."""
     x, inner = sample(), Small()
@@ -222,6 +223,7 @@ class Optional(Small):
         return made * 2 if twice else made
 
 
+@pytest.mark.filterwarnings("error:.*FB0514")
 def test_a_drop_in_inside_of_a_model_may_be_called_as_its_plan_may_not() -> None:
     x, inner = sample(), Optional()
     whole = Called(remat_compile.compile(inner, (x,), **OPTIONS))

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from helpers.paths import fbir
 from helpers.programs.random_plans import random_plan
 from helpers.programs.random_programs import random_program
 from remat_compile.fusion import Fused, Fusing, Priced, recomputation_shares, unrolled
@@ -24,31 +25,7 @@ from remat_compile.verifier import ProvenPlan, verify
 from remat_compile.verifier.check import Accepted, check
 from remat_compile.verifier.obligations.same_values import same_values
 
-FOLDED = """fbir 1
-graph @g {
-  %x : input f32[4] bytes 16
-  %w : param f32[4] bytes 16
-  %a : act f32[4] bytes 16
-  %b : act f32[4] bytes 16
-  %y : output f32[4] bytes 16
-  %dy : tangent f32[4] bytes 16
-  %g : grad f32[4] bytes 16
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %a = aten.mul.Tensor(%x, %w) time 4us
-  F2: fwd %b = aten.mm.default(%a, %a) time 9us
-  F3: fwd %y = aten.mm.default(%b, %a) time 9us
-  L: loss %dy = loss(%y)
-  %at = view of %a aten.t.default(%a)
-  B1: bwd %g = aten.mm.default(%dy, %b) of F3 time 9us
-  B2: bwd %dw = aten.add.Tensor(%g, %at) of F1 time 4us
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; F2; F3; free %a; L; B1; free %dy; free %b; F1; B2; free %a; free %g }
-"""
+FOLDED = fbir("fusion/texts/folded")
 """`%a` is computed again for B2 alone, which reads a view of it."""
 
 
@@ -200,36 +177,7 @@ schedule @p { F1; F2; free %a; F3; free %b; F4; free %c; L }
     assert cnodes(lambda c: Priced(0, Const(1))) == ("F3_F4",)  # one byte more, and %a does not fit
 
 
-VIEWED = """fbir 1
-graph @g {
-  %x : input f32[4,2] bytes 32
-  %w : param f32[8] bytes 32
-  %y : output f32[8] bytes 32
-  %dy : tangent f32[8] bytes 32
-  %g : grad f32[4,2] bytes 32
-  %h : grad f32[8] bytes 32
-  %s : grad f32[4,2] bytes 32
-  %dx : output f32[4,2] bytes 32
-  %dw : param_grad f32[8] bytes 32
-  %xv = view of %x aten.view.default(%x, [8])
-  F1: fwd %y = aten.mul.Tensor(%xv, %w) time 9us
-  L: loss %dy = loss(%y)
-  %dyv = view of %dy aten.view.default(%dy, [4, 2])
-  B1: bwd %g = aten.mm.default(%dyv, %x) workspace 128 time 9us
-  B2: bwd %h = aten.mm.default(%dy, %x) time 9us
-  %hv = view of %h aten.view.default(%h, [4, 2])
-  B3: bwd %s = accumulate(%g, %hv) time 4us
-  %hh = view of %h aten.alias.default(%h)
-  B4: bwd %dx = aten.neg.default(%s) time 4us
-  B5: bwd %dw = aten.neg.default(%hh) of F1 time 4us
-}
-bind {
-  arg "args[0]" = %x grad %dx
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; L; B1; B2; free %dy; B3; B4; free %s; B5; free %h }
-"""
+VIEWED = fbir("fusion/texts/viewed")
 
 
 def regions(text: str) -> str:
@@ -328,30 +276,7 @@ def test_what_is_fused_can_be_fused_again() -> None:
     assert same_values(program, twice.program) == ()
 
 
-UNREAD = """fbir 1
-graph @g {
-  %x : input f32[4] bytes 16
-  %w : param f32[4] bytes 16
-  %m : act f32[4] bytes 16
-  %a : act f32[4] bytes 16
-  %y : output f32[4] bytes 16
-  %dy : tangent f32[4] bytes 16
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %m, %a = fused(%x, %w) {
-    %m = aten.mul.Tensor(%x, %w)
-    %a = aten.add.Tensor(%m, %x)
-  } time 4us
-  F2: fwd %y = aten.mm.default(%a, %w) time 9us
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = aten.mm.default(%dy, %x) of F2 time 9us
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; free %m; F2; free %a; L; B1; free %dy }
-"""
+UNREAD = fbir("fusion/texts/unread")
 """A kernel writes `%m`, which is freed at once."""
 
 
@@ -408,33 +333,7 @@ def test_calls_that_were_fused_before_are_priced_by_their_own_time() -> None:
 
 # -- What a recomputation takes inside a kernel ---------------------------------------------------
 
-PROGRAM = """fbir 1
-graph @g {
-  %x : input f32[4] bytes 16
-  %w : param f32[4] bytes 16
-  %s : act f32[4] bytes 16
-  %t : act f32[4] bytes 16
-  %y : output f32[4] bytes 16
-  %dy : tangent f32[4] bytes 16
-  %g : grad f32[4] bytes 16
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %s = aten.silu.default(%w) time 200us
-  F2: fwd %t = aten.tanh.default(%s) time 200us
-  F3: fwd %y = aten.mm.default(%x, %t) time 900us
-  L: loss %dy = loss(%y)
-  B1: bwd %g = aten.mm.default(%dy, %x) of F3 time 900us
-  %tt = view of %t aten.t.default(%t)
-  B2: bwd %dw = aten.addcmul.default(%g, %s, %tt) of F1 time 100us
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p {
-  F1; F2; free %s; F3; free %t; L; B1; free %dy; F1; F2; B2; free %g; free %s; free %t
-}
-"""
+PROGRAM = fbir("fusion/texts/runs")
 
 
 def with_regions(most: int = 3) -> tuple[Program, dict[str, str], Program]:

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from helpers.paths import fbir
 from helpers.programs.random_plans import random_plan
 from helpers.programs.random_programs import random_program
 from remat_compile.fusion import Fusing, Priced, folded, gathered, unrolled
@@ -22,38 +23,7 @@ from remat_compile.ir.text.printer import format_program
 from remat_compile.verifier.check import Accepted, check
 from remat_compile.verifier.obligations.same_values import instances, same_values
 
-GATED = """fbir 1
-graph @g {
-  %x : input f32[4] bytes 16
-  %w : param f32[4] bytes 16
-  %a : act f32[4] bytes 16
-  %s : act f32[4] bytes 16
-  %p : act f32[4] bytes 16
-  %y : output f32[4] bytes 16
-  %dy : tangent f32[4] bytes 16
-  %g : grad f32[4] bytes 16
-  %h : grad f32[4] bytes 16
-  %dw : param_grad f32[4] bytes 16
-  F1: fwd %a = aten.mm.default(%x, %w) time 9us
-  F2: fwd %s = aten.silu.default(%a) time 2us
-  F3: fwd %p = aten.mul.Tensor(%s, %a) time 2us
-  F4: fwd %y = aten.mm.default(%p, %x) time 9us
-  L: loss %dy = loss(%y)
-  %pt = view of %p aten.t.default(%p)
-  B1: bwd %g = aten.mm.default(%dy, %pt) of F4 time 9us
-  B2: bwd %h = aten.addcmul.default(%g, %s, %a) of F3 time 2us
-  B3: bwd %dw = aten.mm.default(%h, %p) of F1 time 9us
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p {
-  F1; F2; F3; F4; free %p; L
-  F3; B1; free %dy; B2; free %g; free %s; free %a; B3; free %p; free %h
-}
-"""
+GATED = fbir("fusion/texts/gated")
 """A gated product: `%p` is made again for two products of matrices, one of which reads a view."""
 
 
@@ -254,32 +224,7 @@ def test_folding_never_takes_more() -> None:
 
 # -- Computations that may be fused stand next to each other, at no cost in byte ------------------
 
-APART = """fbir 1
-graph @g {
-  %x : input f32[64] bytes 256
-  %w : param f32[64] bytes 256
-  %a : act f32[64] bytes 256
-  %y : output f32[64] bytes 256
-  %dy : tangent f32[64] bytes 256
-  %g : grad f32[64] bytes 256
-  %h : grad f32[64] bytes 256
-  %s : grad f32[1] bytes SIZE
-  %dw : param_grad f32[64] bytes 256
-  F1: fwd %a = aten.mul.Tensor(%x, %w)
-  F2: fwd %y = aten.mm.default(%a)
-  L: loss %dy = loss(%y)
-  B1: bwd %g = aten.mul.Tensor(%dy, %a)
-  B2: bwd %h = aten.mm.default(%g) workspace 100
-  B3: bwd %s = aten.sum.default(%g)
-  B4: bwd %dw = aten.mm.default(%h, %s)
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; F2; L; B1; free %dy; free %a; B2; B3; free %g; B4; free %h; free %s }
-"""
+APART = fbir("fusion/texts/apart")
 
 
 def is_pointwise(c: CNode) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.paths import fbir
 from helpers.programs.strategies import copying
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program, Target
@@ -19,27 +20,7 @@ from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
 
 # A byte takes 1 ns to the host and 2 ns back; granularity 8.
-PROGRAM = """fbir 1
-target "t" { granularity 8 RATES }
-graph @g {
-  %x : input u8[16] bytes 16
-  %a : act u8[100] bytes 100
-  %b : act u8[50] bytes 50
-  %y : output u8[4] bytes 4
-  %dy : tangent u8[4] bytes 4
-  %gx : output u8[16] bytes 16
-  F1: fwd %a = f(%x) time 10ns
-  F2: fwd %b = g(%a) time 20ns
-  F3: fwd %y = h(%b) time 30ns
-  L: loss %dy = loss(%y)
-  B1: bwd %gx = df(%dy, %a, %b) time 40ns
-}
-bind {
-  arg "x" = %x grad %gx
-  result %y tangent %dy
-}
-schedule @plan { STEPS }
-"""
+PROGRAM = fbir("ir/texts/copies")
 RATES = "d2h 1GB/s h2d 500MB/s"
 BOTH = (
     "F1; offload %a; F2; offload %b; F3; wait %a; wait %b; free %a; free %b; L; "

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 
+from helpers.paths import fbir
 from helpers.programs.strategies import random_program, random_schedule, scheduled
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import evaluate
@@ -16,39 +17,7 @@ from remat_compile.ir.schedule import Free, Schedule
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program
 
-CHAIN = """fbir 1
-target "t" { granularity GRANULARITY }
-graph @chain {
-  %x : input u8[100] bytes 100
-  %w : param u8[10] bytes 10
-  %rm : buffer u8[1] bytes 1
-  %a : act u8[40] bytes 40
-  %m : phantom u8[7] bytes 7
-  %r : rng u8[30] bytes 30
-  %b : act u8[20] bytes 20
-  %n : pending u8[1] bytes 1
-  %y : output u8[4] bytes 4
-  %dy : tangent u8[4] bytes 4
-  %g1 : grad u8[10] bytes 10
-  %c : grad u8[10] bytes 10
-  %dw : param_grad u8[10] bytes 10
-  F1: fwd %a, %m = drop(%x) token %r workspace 5 time 10ns
-  F2: fwd %b, %n = norm(%a, %rm) workspace 6 time 20ns REPLAY
-  F3: fwd %y = sum(%b, %w) time 30ns
-  L: loss %dy = loss(%y, %n) workspace 3 time 40ns
-  B1: bwd %g1 = f(%dy, %m) time 50ns
-  B2: bwd %c = g(%g1, %b) time 60ns
-  B3: bwd %dw = accumulate(%g1, %c) time 70ns workspace 1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  buffer "rm" = %rm update %n
-  result %y tangent %dy
-  grads GRADS
-}
-schedule @plan { STEPS }
-"""
+CHAIN = fbir("ir/texts/chain")
 REPLAY = "replay { %b = again(%a) workspace 2 time 9ns }"
 
 

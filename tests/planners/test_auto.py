@@ -99,7 +99,9 @@ def schedule_of(result: PlanResult) -> Any:
     return result.schedule
 
 
-@pytest.mark.parametrize("make", [lambda: chain(9), unet, lambda: random_dag(7)])
+@pytest.mark.parametrize(
+    "make", [pytest.param(unet, marks=pytest.mark.slow), lambda: random_dag(7)]
+)
 def test_the_best_of_all_is_taken_and_its_bound_is_told(make: Any) -> None:
     program = make()
     budget = at(program, 0.5)

@@ -34,7 +34,7 @@ check = partial(matrix.check, prove=False)
 """The matrix proves the plans of all planners, under budgets of activations."""
 
 
-@pytest.mark.parametrize("graph", default_only(SMALL, matrix.DIFFERENT))
+@pytest.mark.parametrize("graph", default_only(SMALL, ["unet", "towers", "random 1"]))
 @pytest.mark.parametrize("planner", ["periodic", "chen", "dtr"])
 def test_the_least_budget_named_is_reachable(planner: str, graph: str) -> None:
     program = program_of(graph)
@@ -64,7 +64,9 @@ def test_without_a_budget_segments_are_made_as_told(planner: str) -> None:
     assert max(simulate(program, result.schedule).executions.values()) == 2
 
 
-@pytest.mark.parametrize("graph", ["uneven chain", "residual", "transformer", "random 40"])
+@pytest.mark.parametrize(
+    "graph", default_only(["uneven chain", "residual", "transformer", "random 40"], ["residual"])
+)
 def test_less_memory_is_never_faster_by_much(graph: str) -> None:
     program = program_of(graph)
     high = unplanned(program).activation_peak_bytes

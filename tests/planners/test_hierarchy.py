@@ -23,6 +23,7 @@ from helpers.planners.graphs import (
 )
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag, moe, two_towers
 from helpers.planners.thesis_hilp import ThesisProgram
+from helpers.slow import default_only
 from remat_compile.ir.program import Program
 from remat_compile.planners.chains.part import content_key
 from remat_compile.planners.hierarchy.partition.children import Limits, children_of
@@ -110,7 +111,9 @@ GRAPHS: dict[str, Callable[[], Program]] = {
 }
 
 
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(
+    "graph", default_only(GRAPHS, ["encoder-decoder", "unet", "towers", "experts", "stochastic"])
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_trees_of_every_kind_of_graph(graph: str, kind: Any) -> None:
     program = GRAPHS[graph]()
@@ -145,7 +148,7 @@ def test_a_renamed_step_has_the_same_tree() -> None:
     ]
 
 
-@pytest.mark.parametrize("make", [chain, residual, transformer])
+@pytest.mark.parametrize("make", default_only([chain, residual, transformer], [transformer]))
 def test_equal_layers_have_few_classes(make: Callable[[int], Program]) -> None:
     """O(log n) classes for n layers; what is twice as long has a few more, not twice as many."""
     limits = Limits(children=8, leaf=20 if make is transformer else 3)

@@ -12,6 +12,7 @@ from helpers.planners.exhaustive_orders import fastest_ns
 from helpers.planners.graph_builder import Builder
 from helpers.planners.graphs import chain, random_dag, residual, stochastic, transformer, unet
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag
+from helpers.slow import default_only
 from remat_compile.ir.analysis.liveness import (
     BudgetKind,
     counted_sizes,
@@ -48,7 +49,7 @@ def least(program: Program, walks: int, seed: int = 0, kind: BudgetKind = "activ
 
 
 @pytest.mark.parametrize("kind", ["activation", "device"])
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", default_only(STEPS, ["chain", "unet"]))
 def test_walks_give_valid_schedules_of_no_more_bytes(name: str, kind: BudgetKind) -> None:
     program = STEPS[name]
     instance = Instance.of(program, kind)
@@ -107,16 +108,21 @@ def test_a_step_in_another_order_is_the_same_step(name: str) -> None:
         assert [other.names_C[c] for c in other.capture] == [instance.names_C[c] for c in order]
 
 
-def searched(program: Program) -> tuple[States, dict[str, int]]:
-    """States for activation bytes, and the bound of each cNode that every schedule runs."""
+def states_of(program: Program) -> States:
+    """States for activation bytes."""
     sizes = Sizes.of(program)
     counted = counted_sizes(program, "activation", sizes)
-    states = States(program, counted, sizes.workspace, sizes.replay_workspace)
+    return States(program, counted, sizes.workspace, sizes.replay_workspace)
+
+
+def searched(program: Program) -> tuple[States, dict[str, int]]:
+    """States for activation bytes, and the bound of each cNode that every schedule runs."""
+    states = states_of(program)
     required = required_cnodes(program.graph)
     return states, {name: states.least_bytes(name, 3000)[0] for name in required}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", default_only(range(8), [0, 2, 6]))
 def test_no_schedule_takes_fewer_bytes_than_states_show(seed: int) -> None:
     """Against all schedules: what is run again, and when, is free there."""
     others = [unet(1)] if seed == 0 else []
@@ -182,13 +188,15 @@ def test_what_is_made_first_while_the_other_waits() -> None:
 
 def test_the_bound_of_a_gradient_counts_the_result_that_the_caller_holds() -> None:
     program = transformer(1)
-    states, bounds = searched(program)
-    backward = next(c for c in program.graph.cnodes if c.phase == "bwd" and c.name in bounds)
+    states, required = states_of(program), required_cnodes(program.graph)
+    backward = next(c for c in program.graph.cnodes if c.phase == "bwd" and c.name in required)
     held = states.bytes_of(states.held)
     own = program.graph.reads(backward)
     sizes = Sizes.of(program).anode
     assert held > 0
-    assert bounds[backward.name] >= held + sum(sizes[a] for a in own if a in states.bit)
+    assert states.least_bytes(backward.name, 3000)[0] >= held + sum(
+        sizes[a] for a in own if a in states.bit
+    )
 
 
 def made_again_otherwise(b: Builder, reads: str) -> None:
@@ -266,7 +274,7 @@ def test_the_loss_is_passed_wherever_a_schedule_may(
 def test_cut_short_the_search_still_bounds() -> None:
     """More states never show less, and no number of them shows more than there is."""
     program = STEPS["mixed"]
-    states, _ = searched(program)
+    states = states_of(program)
     peak = Instance.of(program, "activation").peak(least(program, 120))
     for c in program.graph.cnodes:
         if c.name in required_cnodes(program.graph):

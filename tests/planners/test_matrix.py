@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.clock import HANGS_S, skips
 from helpers.planners.graphs import chain, encoder_decoder, random_dag, residual, unet
 from helpers.planners.matrix import (
     COPYING,
@@ -44,6 +45,12 @@ TWO = (SHARES[1], SHARES[3])
 TAKE_LONG = USE_UP_THEIR_LIMIT | {"reorder", NAME}
 """They use up their limit, ask another planner again and again, or run in another process."""
 CELLS = [(planner, graph) for planner in PLANNERS for graph in SMALL]
+QUICK = [cell for cell in CELLS if cell[0] not in TAKE_LONG][::4]
+LONG = [cell for cell in CELLS if cell[0] in TAKE_LONG and cell[1] in DIFFERENT][::3]
+REACHED = [("rockmate", "stochastic"), ("pofo", "mlp"), ("twremat", "transformer")]
+IN_TURN = {*QUICK, *LONG, *REACHED}
+"""Three or four graphs for each planner, two where it takes long, others for the next; and branches
+that no other cell comes to."""
 TIME_LIMIT_S = 0.6
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -52,7 +59,7 @@ pytestmark = pytest.mark.usefixtures("drop_largest")
 
 @pytest.mark.parametrize(
     ("planner", "graph"),
-    default_only(CELLS, [c for c in CELLS if c[0] not in TAKE_LONG or c[1] in DIFFERENT]),
+    default_only(CELLS, IN_TURN),
 )
 def test_plans_keep_their_word(planner: str, graph: str) -> None:
     keep_their_word(planner, graph, [TWO[0] if planner in TAKE_LONG else in_turn(planner, graph)])
@@ -89,7 +96,9 @@ def test_plans_are_near_their_bounds() -> None:
     assert median(gaps(cells)) <= 0.10
 
 
-@pytest.mark.parametrize("graph", ["chain", "uneven chain", "transformer"])
+@pytest.mark.parametrize(
+    "graph", default_only(["chain", "uneven chain", "transformer"], ["uneven chain"])
+)
 def test_more_freedom_is_never_slower(graph: str) -> None:
     """`rotor` decides for blocks, `rk-checkmate` for single computations in the same order."""
     exact = outcome("rk-checkmate", graph, 0.42, 10.0)
@@ -111,7 +120,7 @@ TINY: dict[str, Callable[[], Program]] = {
 }
 
 
-@pytest.mark.parametrize("graph", default_only(TINY, ["chain", "residual"]))
+@pytest.mark.parametrize("graph", default_only(TINY, ["chain"]))
 def test_optimal_planners_equal_exhaustive_search(graph: str) -> None:
     program = TINY[graph]()
     base = Baseline.of(program)
@@ -195,3 +204,41 @@ def test_the_check_sees_a_wrong_claim() -> None:
             check(program, budget, claim)
     with pytest.raises(AssertionError):
         check(program, Budget(budget.bytes // 2, "activation"), good)
+
+
+# -- Every planner ends at its time limit, on whatever machine -------------------------------------
+
+
+MORE = 12
+MORE_OF = {
+    "auto": 40,
+    "autocapper": 30,  # asks another planner for each cap
+    "autoswap": 80,  # once for each point of its search, without trying it
+    "offload-dp": 100,  # tries those of autoswap
+    "reorder": 40,  # each order is bounded once more, in 0.1 s
+    "rockmate": 120,  # once for each job, without giving it to anybody
+}
+"""Looks past the limit, on a graph of 32 cNodes: each part of a planner sees it for itself."""
+
+
+WITHIN = (1, 4, 30)
+CASES = [(planner, within) for planner in sorted(available()) for within in WITHIN]
+
+
+@pytest.mark.parametrize(("planner", "within"), default_only(CASES, CASES[::2]))
+def test_a_planner_ends_at_its_limit(
+    planner: str, within: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many looks are within the limit, and few are enough to end after it. One that does not
+    heed what it sees goes on and on; one that does not look waits for a solver that is given
+    longer than any test takes."""
+    program = program_for(planner, program_of("transformer"))
+    budget = budget_of("transformer", 0.26)
+    chosen, clock = parse_planner(planner), skips(monkeypatch)
+    clock.each_s = 10 * HANGS_S
+    monkeypatch.setattr("remat_compile.planners.auto.QUICK_GRACE_S", 10**9)
+    result = chosen.plan(program, budget, time_limit_s=(within - 0.5) * clock.each_s)
+    looks, clock.each_s = clock.looks, 0.0
+    assert looks <= within + MORE_OF.get(planner, MORE)
+    if not isinstance(result, NotApplicable):
+        check(program, budget, result)

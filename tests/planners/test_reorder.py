@@ -10,6 +10,7 @@ from helpers.clock import HANGS_S
 from helpers.planners.exact_claims import holds, reachable
 from helpers.planners.graphs import Builder, chain, random_dag, residual, stochastic, unet
 from helpers.planners.stop import stop_at
+from helpers.slow import default_only
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
@@ -62,6 +63,7 @@ def test_a_gradient_that_only_waits_is_made_later() -> None:
     assert isinstance(verify(program, result.schedule, (BUDGET,)), ProvenPlan)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow  # below: `auto` goes on in another order, and bounds are those of all orders
 def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     program = tied()
     exact = parse_planner("rk-checkmate").plan(program, BUDGET)
@@ -89,7 +91,7 @@ def test_a_budget_below_the_peak_of_the_captured_order_is_reached() -> None:
     assert refused.min_budget.bytes <= low.min_budget.bytes
 
 
-@pytest.mark.parametrize("share", [0.7, 0.3])
+@pytest.mark.parametrize("share", default_only([0.7, 0.3], [0.3]))
 @pytest.mark.parametrize(
     "program",
     [chain(8, seed=3), residual(3), unet(3), stochastic(2), random_dag(3, 10), random_dag(9, 14)],
@@ -106,7 +108,7 @@ def test_never_slower_than_what_it_runs(program: Program, share: float) -> None:
         assert isinstance(verify(program, moved.schedule, (budget,)), ProvenPlan)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", default_only(range(6), [2, 4]))
 def test_a_moved_order_is_a_plan_of_the_captured_program(seed: int) -> None:
     """Whatever the search does, the unplanned step in its order is proven for the original."""
     program = random_dag(seed, 12)

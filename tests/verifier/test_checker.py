@@ -262,13 +262,6 @@ def test_a_deadline_of_the_proof_is_one_of_the_checker(monkeypatch: pytest.Monke
     assert left == pytest.approx([50 * HANGS_S, 50 * HANGS_S], abs=HANGS_S)
 
 
-def test_every_call_may_have_a_workspace() -> None:
-    """Then 0 is no expression of the text, and a step without a workspace needs none."""
-    text = RANGES.format(size="b*s").replace("(%a)", "(%a) workspace 8")
-    text = text.replace("loss(%y)", "loss(%y) workspace 8")
-    assert isinstance(check(text, "p"), Accepted)
-
-
 def test_a_disagreement_is_no_proof(tmp_path: Path) -> None:
     """The parser's program is right and the text says something else: FB0817, both opinions."""
     text = (CONFORMANCE / "valid" / "accumulate.fbir").read_text(encoding="utf-8")

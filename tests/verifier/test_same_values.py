@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.paths import TESTS
 from remat_compile.ir.expr import Const
 from remat_compile.ir.graph import Call, CNode, InnerCall, Ref
 from remat_compile.ir.program import Program
-from remat_compile.ir.text.parser import parse_program
+from remat_compile.ir.text.parser import parse_program, read_syntax
+from remat_compile.verifier import ProvenPlan, Refuted, verify
+from remat_compile.verifier.check import Accepted, Refused, check
 from remat_compile.verifier.obligations.same_values import same_values
 
 DECLARED = """fbir 1
@@ -158,3 +161,51 @@ def test_a_term_is_numbered_once_however_often_it_is_read() -> None:
     deep = _cnode("F3", lambda c: replace(c, call=call))(FUSED)
     assert same_values(deep, deep) == ()
     assert [d.code for d in same_values(FUSED, deep)][:1] == ["FB0876"]
+
+
+# -- Regions, as the checker and the verifier's own reader see them --------------------------------
+
+
+REGION = (TESTS.parent / "spec" / "conformance" / "valid" / "fused.fbir").read_text()
+
+FAULTS = {
+    "reads what it is not given": ("%t = aten.mul.Tensor(%xt, %w); ", ""),
+    "a sum in place inside": ("aten.tanh.default(%t)", "accumulate(%t, %t)"),
+    "the loss inside": ("aten.tanh.default(%t)", "loss(%t)"),
+    "a region inside": ("aten.tanh.default(%t)", "fused(%t)"),
+    "its result is not made": ("%h = aten.tanh", "%k = aten.tanh"),
+    "an argument is written": (
+        "%h = aten.tanh.default(%t)",
+        "%xt = f(%t); %h = aten.tanh.default(%t)",
+    ),
+    "a name is written twice": ("%h = aten.tanh", "%t = f(%t); %h = aten.tanh"),
+    "another operator": ("= fused(%xt, %w)", "= aten.mul.Tensor(%xt, %w)"),
+    "no calls": ("{ %t = aten.mul.Tensor(%xt, %w); %h = aten.tanh.default(%t) }", ""),
+    "a result that is not used": ("F1: fwd %h =", "F1: fwd %h, _ ="),
+    "calls in a circle": (
+        "%t = aten.mul.Tensor(%xt, %w); %h = aten.tanh.default(%t)",
+        "%h = aten.tanh.default(%t); %t = aten.mul.Tensor(%h, %w)",
+    ),
+}  # fmt: skip
+
+
+def test_both_take_a_region() -> None:
+    program = read_syntax(REGION, "fused.fbir")
+    for schedule in program.schedules:
+        opinion = check(REGION, schedule.name)
+        assert isinstance(opinion, Accepted)
+        assert (opinion.peak.device, opinion.peak.activation) == (112, 64)
+        assert isinstance(verify(program, schedule, text=REGION), ProvenPlan)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_refuse_each_fault(fault: str) -> None:
+    was, now = FAULTS[fault]
+    assert was in REGION
+    text = REGION.replace(was, now)
+    program = read_syntax(text, "fused.fbir")
+    answer = verify(program, program.schedules[0], text=text)
+    assert isinstance(answer, Refuted)
+    assert {d.code for d in answer.diagnostics} == {"FB0802"}
+    assert all(d.span is not None and d.span.line == 15 for d in answer.diagnostics)
+    assert isinstance(check(text, "once"), Refused)

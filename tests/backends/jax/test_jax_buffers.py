@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from helpers.jax.arrays import quick_compilation
+from helpers.paths import fbir
 from remat_compile.backends.jax.kernels import Shapes, XlaPrice
 from remat_compile.backends.jax.observe.buffers import (
     ValueBuffer,
@@ -19,34 +20,7 @@ from remat_compile.backends.jax.observe.predict import live_bytes, predicted_tem
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
 
-TEXT = """fbir 1
-graph @g {
-  %x : input f64[2, 4] bytes 64
-  %w : param f64[2, 4] bytes 64
-  %h : act f64[2, 4] bytes 64
-  %k : act f64[2, 4] bytes 64
-  %s : act f64[2] bytes 16
-  %y : output f64[] bytes 8
-  %dy : tangent f64[] bytes 8
-  %g : grad f64[2, 4] bytes 64
-  %dw : param_grad f64[2, 4] bytes 64
-  F1: fwd %h = aten.mul.Tensor(%x, %w) workspace 1000
-  F2: fwd %k = aten.clone.default(%h)
-  F3: fwd %s = aten.sum.dim_IntList(%k, [1])
-  F4: fwd %y = aten.sum.default(%s)
-  L: loss %dy = loss(%y)
-  B1: bwd %g = aten.mul.Tensor(%k, %dy) of F3
-  B2: bwd %dw = aten.mul.Tensor(%g, %x) of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p {
-  F1; F2; free %h; F3; F4; free %s; L; B1; free %k; free %dy; B2; free %g
-}
-"""
+TEXT = fbir("backends/jax/texts/buffers")
 """Steps 0 to 11: %h is there at 0 and 1, %k at 1 to 7, %s at 3 and 4, %g at 7 to 10, and of the
 results %y from 4, %dw from 10 on."""
 

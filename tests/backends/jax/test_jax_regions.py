@@ -14,6 +14,7 @@ import torch
 import remat_compile
 from helpers.jax.arrays import quick_compilation
 from helpers.jax.regions import GatedNet, fused_plan
+from helpers.paths import fbir
 from remat_compile import FBError
 from remat_compile.backends.jax.emit.twins import twins
 from remat_compile.backends.jax.readback.explicit import check_source
@@ -27,124 +28,16 @@ from remat_compile.plans.jax.make import jax_step
 from remat_compile.plans.jax.run import run_step
 from remat_compile.plans.jax.source import source_of_plan
 
-TEXT = """fbir 1
-graph @g {
-  %x : input f64[4, 6] bytes 192
-  %w : param f64[6] bytes 48
-  %h : act f64[4, 6] bytes 192
-  %y : output f64[4, 6] bytes 192
-  %dy : tangent f64[4, 6] bytes 192
-  %dw : param_grad f64[6] bytes 48
-  %xv = view of %x aten.view.default(%x, [4, 6])
-  F1: fwd %h, %y = fused(%xv, %w) {
-    %t = aten.mul.Tensor(%xv, %w)
-    %u, _ = aten.sort.default(%t, 0, false)
-    %half = aten.split.Tensor(%t, 3, 1)[1]
-    %n = aten.full.default([4, 6], 2.0)
-    %h = aten.add.Tensor(%u, %n, alpha=2)
-    %s = aten.sum.dim_IntList(%half, [1], true)
-    %y = aten.mul.Tensor(%h, %s)
-  }
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = fused(%dy, %h) {
-    %t = aten.mul.Tensor(%dy, %h)
-    %dw = aten.sum.dim_IntList(%t, [0])
-  } of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; free %h; L; F1; B1; free %h; free %dy }
-"""
+TEXT = fbir("backends/jax/texts/regions")
 """A region with a view, two results and a part of a tuple, that runs again in the backward."""
 
-AGAIN = """fbir 1
-graph @g {
-  %x : input f64[8, 8] bytes 512
-  %w : param f64[8, 8] bytes 512
-  %a : act f64[8, 8] bytes 512
-  %b : act f64[8, 8] bytes 512
-  %y : output f64[8, 8] bytes 512
-  %dy : tangent f64[8, 8] bytes 512
-  %dw : param_grad f64[8, 8] bytes 512
-  F1_F2: fwd %a = fused(%x, %w) {
-    %t = aten.mul.Tensor(%x, %w)
-    %a = aten.tanh.default(%t)
-  }
-  F3: fwd %b = aten.mm.default(%a, %x)
-  F4: fwd %y = aten.mul.Tensor(%b, %a)
-  L: loss %dy = loss(%y)
-  F1_B1: bwd %dw = fused(%x, %w, %dy) {
-    %t = aten.mul.Tensor(%x, %w)
-    %a = aten.tanh.default(%t)
-    %m = aten.mul.Tensor(%a, %dy)
-    %dw = aten.mul.Tensor(%m, %x)
-  } of F1_F2
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1_F2; F3; F4; free %a; free %b; L; F1_B1; free %dy }
-"""
+AGAIN = fbir("backends/jax/texts/regions_again")
 """The backward makes inside its region what the forward made and freed."""
 
-VIEWED = """fbir 1
-graph @g {
-  %x : input f64[8, 8] bytes 512
-  %w : param f64[8, 8] bytes 512
-  %y : output f64[8, 8] bytes 512
-  %dy : tangent f64[8, 8] bytes 512
-  %dw : param_grad f64[8, 8] bytes 512
-  %xt = view of %x aten.t.default(%x)
-  F1: fwd %y = aten.mm.default(%xt, %w)
-  L: loss %dy = loss(%y)
-  B1_B2: bwd %dw = fused(%x, %dy) {
-    %v = aten.t.default(%x)
-    %m = aten.mul.Tensor(%v, %dy)
-    %dw = aten.tanh.default(%m)
-  } of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; L; B1_B2; free %dy }
-"""
+VIEWED = fbir("backends/jax/texts/regions_viewed")
 """A region makes a view of an argument that stands outside of it too."""
 
-EDITED = """fbir 1
-graph @g {
-  %x : input f64[4, 6] bytes 192
-  %w : param f64[6] bytes 48
-  %h : act f64[4, 6] bytes 192
-  %s : act f64[4, 6] bytes 192
-  %y : output f64[4, 6] bytes 192
-  %dy : tangent f64[4, 6] bytes 192
-  %dw : param_grad f64[6] bytes 48
-  F1: fwd %h, %s = fused(%x, %w) {
-    %t = aten.mul.Tensor(%x, %w)
-    %h = aten.mul.Tensor(%t, 1.5)
-    %s = aten.sigmoid.default(%h)
-  }
-  F2: fwd %y = aten.mul.Tensor(%h, %s)
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = fused(%dy, %s) {
-    %u = aten.mul.Tensor(%dy, %s)
-    %dw = aten.sum.dim_IntList(%u, [0])
-  } of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; F2; free %h; L; B1; free %s; free %dy }
-"""
+EDITED = fbir("backends/jax/texts/regions_edited")
 DRAWN = "%r, _ = aten.native_dropout.default(%x, 0.5, true)"
 INSIDE, SCALE = "%t = aten.mul.Tensor(%x, %w)", "aten.mul.Tensor(%t, 1.5)"
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import remat_compile
 from helpers.jax.arrays import quick_compilation
 from helpers.jax.plans import case, fused_case
+from helpers.paths import fbir
 from remat_compile.backends.jax.emit.shared_work import SharedWork
 from remat_compile.backends.jax.observe.absences import Absence
 from remat_compile.ir.program import Program
@@ -27,36 +28,7 @@ def x64() -> Iterator[None]:
         yield
 
 
-ACTIVATION = """fbir 1
-graph @g {
-  %x : input f64[8, 8] bytes 512
-  %w : param f64[8, 8] bytes 512
-  %h : act f64[8, 8] bytes 512
-  %a : act f64[8, 8] bytes 512
-  %y : output f64[8, 8] bytes 512
-  %dy : tangent f64[8, 8] bytes 512
-  %da : grad f64[8, 8] bytes 512
-  %dh : grad f64[8, 8] bytes 512
-  %dw : param_grad f64[8, 8] bytes 512
-  %hv = view of %h aten.t.default(%h)
-  F1: fwd %h = aten.mm.default(%x, %w)
-  F2: fwd %a = aten.gelu.default(%hv)
-  F3: fwd %y = aten.mm.default(%a, %x)
-  L: loss %dy = loss(%y)
-  B1: bwd %da = aten.mm.default(%a, %dy) of F3
-  B2: bwd %dh = aten.gelu_backward.default(%da, %hv) of F2
-  B3: bwd %dw = aten.mm.default(%x, %dh) of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p {
-  F1; F2; F3; free %a; L
-  F2; B1; free %a; B2; free %da; free %h; B3; free %dh; free %dy
-}
-"""
+ACTIVATION = fbir("backends/jax/texts/shared_work")
 
 
 def read(operator: str = "gelu", arguments: str = "") -> Program:

@@ -135,7 +135,9 @@ def by_regions(model: nn.Module, _: object) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("name", default_only(CHANGES, [*CHANGES][::3]))
+@pytest.mark.parametrize(
+    "name", default_only(CHANGES, {*[*CHANGES][::5], "outside: a global array"})
+)
 def test_a_change_is_never_silent(name: str) -> None:
     assert outcome(CHANGES[name], planned) == CHANGES[name].comes
 
@@ -143,7 +145,7 @@ def test_a_change_is_never_silent(name: str) -> None:
 COMPARED = [name for name, change in CHANGES.items() if change.remat != "uncompared"]
 
 
-@pytest.mark.parametrize("name", default_only(COMPARED, COMPARED[::9]))
+@pytest.mark.parametrize("name", default_only(COMPARED, COMPARED[::15]))
 def test_torchdynamo_guards_regions(name: str) -> None:
     assert outcome(CHANGES[name], by_regions) == CHANGES[name].remat
 

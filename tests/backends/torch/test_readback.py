@@ -12,6 +12,7 @@ import pytest
 from helpers.emitted.torch_copy_faults import COPY_FAULTS
 from helpers.emitted.torch_faults import FAULTS
 from helpers.execution.random_models import RANDOM_MODELS
+from helpers.paths import fbir
 from helpers.programs.random_plans import random_plan
 from helpers.slow import default_only
 from remat_compile.backends.torch import emit
@@ -135,38 +136,7 @@ def test_the_place_and_the_step_are_named() -> None:
 
 # -- Fused cNodes in generated PyTorch code -------------------------------------------------------
 
-TEXT = """fbir 1
-sym b in [2, 8] = 4 of arg 0 dim 0
-graph @g {
-  %x : input f32[b, 6] bytes 24*b
-  %w : param f32[6] bytes 24
-  %h : act f32[b, 6] bytes 24*b
-  %y : output f32[b, 6] bytes 24*b
-  %dy : tangent f32[b, 6] bytes 24*b
-  %dw : param_grad f32[6] bytes 24
-  %xv = view of %x aten.view.default(%x, [b, 6])
-  F1: fwd %h, %y = fused(%xv, %w) {
-    %t = aten.mul.Tensor(%xv, %w)
-    %u, _ = aten.sort.default(%t, 0, false)
-    %half = aten.split.Tensor(%t, 3, 1)[1]
-    %n = aten.full.default([b, 6], 2.0)
-    %h = aten.add.Tensor(%u, %n, alpha=2)
-    %s = aten.sum.dim_IntList(%half, [1], true)
-    %y = aten.mul.Tensor(%h, %s)
-  }
-  L: loss %dy = loss(%y)
-  B1: bwd %dw = fused(%dy, %h) {
-    %t = aten.mul.Tensor(%dy, %h)
-    %dw = aten.sum.dim_IntList(%t, [0])
-  } of F1
-}
-bind {
-  arg "args[0]" = %x
-  param "w" = %w grad %dw
-  result %y tangent %dy
-}
-schedule @p { F1; L; B1; free %h; free %dy }
-"""
+TEXT = fbir("backends/torch/texts/fused")
 
 
 def read(text: str = TEXT) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from typing import Any
 
@@ -66,29 +65,12 @@ def test_dynamic_batches_share_one_plan() -> None:
         drop_in(torch.randn(17, 4))
 
 
-def test_state_is_the_originals_own() -> None:
-    module = Tiny()
-    drop_in = planned(module, torch.randn(2, 4))
-    assert isinstance(drop_in, Tiny)
-    assert list(drop_in.state_dict()) == list(module.state_dict())
-    assert all(a is b for a, b in zip(drop_in.parameters(), module.parameters(), strict=True))
-    drop_in.load_state_dict({k: torch.ones_like(v) for k, v in module.state_dict().items()})
-    assert torch.equal(module.lin.weight, torch.ones(4, 4))
-
-
-def test_without_gradients_the_original_runs() -> None:
-    module = Tiny()
-    drop_in = planned(module, torch.randn(2, 4))
-    drop_in.eval()
-    with torch.no_grad():
-        assert drop_in(torch.randn(7, 4)).shape == (7, 4)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m: m(torch.randn(3, 4)), r"float32\[3, 4\].*the plan is for float32\[2, 4\]"),
         (lambda m: m(torch.randn(2, 4).double()), "float64"),
+        (lambda m: m(torch.randn(1, 2, 4)), r"float32\[1, 2, 4\]"),
         (lambda m: m(torch.randn(2, 4), 1), "other arguments"),
         (lambda m: m(torch.randn(2, 4, requires_grad=True)), "requires grad"),
         (lambda m: (m.lin.requires_grad_(False), m(torch.randn(2, 4))), "requires_grad"),
@@ -100,12 +82,6 @@ def test_a_call_the_plan_was_not_made_for(call: Any, message: str) -> None:
     with pytest.raises(GuardFailure, match=message) as error:
         call(drop_in)
     assert {d.code for d in error.value.diagnostics} == {"FB0910"}
-
-
-def test_autocast() -> None:
-    drop_in = planned(Tiny(), torch.randn(2, 4))
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(GuardFailure, match="autocast"):
-        drop_in(torch.randn(2, 4))
 
 
 def test_a_second_forward_before_the_backward_is_warned_about_once() -> None:
@@ -138,47 +114,6 @@ def test_parameters_edited_between_forward_and_backward_raise() -> None:
         out.sum().backward()
 
 
-class Aliases(nn.Module):
-    """Returns an activation, a view of it, and its own input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y = self.lin(x)
-        return y, y.t(), x
-
-
-def test_outputs_alias_as_in_eager() -> None:
-    module = Aliases()
-    x = torch.randn(2, 4)
-    y, t, same = planned(copy.deepcopy(module), x)(x)
-    assert y.data_ptr() == t.data_ptr()
-    assert same.data_ptr() == x.data_ptr()
-    (y.sum() + (t * t).sum()).backward()
-
-
-def test_gradients_accumulate_into_what_is_there() -> None:
-    module = nn.Linear(4, 2)
-    reference = copy.deepcopy(module)
-    x = torch.randn(3, 4)
-    drop_in = planned(module, x)
-    for _ in range(2):
-        drop_in(x).square().sum().backward()
-        reference(x).square().sum().backward()
-    assert torch.equal(module.weight.grad, reference.weight.grad)  # type: ignore[arg-type]
-
-
-def test_a_hook_on_a_parameter_runs() -> None:
-    module = nn.Linear(4, 2)
-    drop_in = planned(module, torch.randn(3, 4))
-    seen = []
-    module.weight.register_hook(lambda g: seen.append(g.shape))
-    drop_in(torch.randn(3, 4)).sum().backward()
-    assert seen == [(2, 4)]
-
-
 # -- The gradient of a loss by labels, taken into the kernel of that of `log_sof ------------------
 
 _ATEN = torch.ops.aten
@@ -208,7 +143,7 @@ def _kernel(
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", default_only([torch.float32, torch.float64], [torch.float32]))
 @pytest.mark.parametrize(
     ("shape", "reduction", "is_weighted", "label_type"),
     [
@@ -222,7 +157,7 @@ def _kernel(
         ((2, 5, 3, 4), "none", False, torch.int64),
     ],
 )
-@pytest.mark.parametrize("ignored", [-100, 1])
+@pytest.mark.parametrize("ignored", default_only([-100, 1], [1]))
 def test_gradients_are_those_of_eager(
     dtype: torch.dtype,
     shape: tuple[int, ...],

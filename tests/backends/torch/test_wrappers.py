@@ -93,7 +93,9 @@ class Whole(Passing):
 
 
 @pytest.mark.parametrize("kind", [Passing, Whole])
-@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "used", [(0, 1), *(pytest.param(u, marks=pytest.mark.slow) for u in ((0,), (1,)))]
+)
 def test_the_node_of_an_earlier_step_is_not_taken_for_its_own(
     kind: type[Passing], used: tuple[int, ...], node: str
 ) -> None:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import remat_compile
 from helpers.execution import captures
+from helpers.slow import default_only
 from helpers.training import assert_bit_equal, train_steps
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.capture.torch import kernel_orders, laid_out_by_kernels
@@ -256,7 +257,7 @@ def differing(
     return seen.differing
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", default_only(FUNCTIONS, [*FUNCTIONS][::4]))
 def test_operators_are_traced_as_real_kernels_lay_them_out(name: str) -> None:
     for layout in LAYOUTS:
         for of_gradient in ("transposed", "channels_last", "gaps"):

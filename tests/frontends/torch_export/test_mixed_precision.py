@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import remat_compile
 from helpers.execution.run_again import RunAgain
+from helpers.slow import default_only
 from helpers.training import assert_bit_equal, assert_same_tensors, train_steps
 from remat_compile import FBError
 
@@ -52,7 +53,7 @@ TOKENS = torch.arange(24).reshape(4, 6) % 17
     ("dtype", "p"),
     [
         (torch.float32, 0.15),  # 1 / 0.85 is another number in float32 and in float64
-        (torch.bfloat16, 0.1),
+        pytest.param(torch.bfloat16, 0.1, marks=pytest.mark.slow),
         pytest.param(torch.float16, 0.3, marks=pytest.mark.slow),
     ],
     ids=str,
@@ -69,7 +70,7 @@ def low_precision(*, cache: bool = True) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("cache", default_only([True, False], [True]))
 def test_autocast(cache: bool) -> None:
     with low_precision(cache=cache):
         ours = remat_compile.compile(Blocks(), (TOKENS,), **AGAIN)

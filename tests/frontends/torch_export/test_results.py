@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import remat_compile
 from helpers.emitted.tiny import schedule
+from helpers.slow import default_only
 from remat_compile.backends.torch import PlannedModule, build, measure_step
 from remat_compile.capture.torch import Wanted, check_against_eager, export, lower
 from remat_compile.ir.diagnostics import FBError
@@ -122,8 +123,10 @@ FORMS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "no loss of that name": lambda loss, logits, state: {"total_loss": loss, "logits": logits},
 }
 
+DEFAULT = ("tensor", "nested", "one without a gradient", "one result twice", "no loss of that name")
 
-@pytest.mark.parametrize("case", FORMS)
+
+@pytest.mark.parametrize("case", default_only(FORMS, DEFAULT))
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_differentiates_in_eager_what_the_plan_does(case: str) -> None:
     torch.manual_seed(0)

@@ -7,54 +7,11 @@ import re
 import torch
 from torch import Tensor
 
+from helpers.paths import fbir
 from remat_compile.ir.program import Program
 from remat_compile.ir.text.parser import parse_program
 
-_DROPOUT = """fbir 1
-sym b in [LOW, HIGH] = 4 of arg 0 dim 0
-graph @dropout {
-  %x : input f32[b, 8] bytes 32*b
-  %w1 : param f32[8, 16] bytes 512
-  %w2 : param f32[16, 8] bytes 512
-  %h : act f32[b, 16] bytes 64*b
-  %y : act f32[b, 16] bytes 64*b
-  %m : phantom bool[b, 16] bytes 16*b
-  %r0 : rng u8[5056] bytes 5056
-  %u : act f32[b, 8] bytes 32*b
-  %z : output f32[b, 16] bytes 64*b
-  %dz : tangent f32[b, 16] bytes 64*b
-  %du : grad f32[b, 8] bytes 32*b
-  %c1 : grad f32[8, 16] bytes 512
-  %dy : grad f32[b, 16] bytes 64*b
-  %gw2 : param_grad f32[16, 8] bytes 512
-  %dh : grad f32[b, 16] bytes 64*b
-  %c0 : grad f32[8, 16] bytes 512
-  %gw1 : param_grad f32[8, 16] bytes 512
-  %w1t = view of %w1 aten.t.default(%w1)
-  %w2t = view of %w2 aten.t.default(%w2)
-  F1: fwd %h = aten.mm.default(%x, %w1)
-  F2: fwd %y, %m = aten.native_dropout.default(%h, 0.5, true) token %r0
-  F3: fwd %u = aten.mm.default(%y, %w2)
-  F4: fwd %z = aten.mm.default(%u, %w1)
-  L: loss %dz = loss(%z)
-  %ut = view of %u aten.t.default(%u)
-  %yt = view of %y aten.t.default(%y)
-  %xt = view of %x aten.t.default(%x)
-  B4: bwd %du = aten.mm.default(%dz, %w1t)
-  B4w: bwd %c1 = aten.mm.default(%ut, %dz)
-  B3: bwd %dy = aten.mm.default(%du, %w2t)
-  B3w: bwd %gw2 = aten.mm.default(%yt, %du)
-  B2: bwd %dh = aten.native_dropout_backward.default(%dy, %m, 2.0)
-  B1w: bwd %c0 = aten.mm.default(%xt, %dh)
-  A1: bwd %gw1 = accumulate(%c1, %c0)
-}
-bind {
-  arg "args[0]" = %x
-  param "w1" = %w1 grad %gw1
-  param "w2" = %w2 grad %gw2
-  result %z tangent %dz
-}
-"""
+_DROPOUT = fbir("helpers/programs/texts/dropout")
 
 
 def dropout_program() -> Program:

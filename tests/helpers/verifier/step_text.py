@@ -4,56 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from helpers.paths import fbir
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.verifier import Verdict, verify
 
-GRAPH = """\
-fbir 1
-captured device cpu threads 1 torch "2.13.0" costs none
-target "cpu" { granularity 16 }
-
-graph @step {
-  %x : input f32[8] bytes 32
-  %w : param f32[8] bytes 64
-  %rm : buffer f32[4] bytes 16
-  %h : act f32[8] bytes 100
-  %hm : phantom u8[8] bytes 10
-  %n : act f32[8] bytes 200
-  %nrm : pending f32[4] bytes 16
-  %d : act f32[8] bytes 300
-  %dm : phantom u8[8] bytes 30
-  %r : rng u8[50] bytes 50
-  %e : act f32[8] bytes 300
-  %q : rng u8[50] bytes 50
-  %y : output f32[8] bytes 40
-  %dy : tangent f32[8] bytes 40
-  %de : grad f32[8] bytes 300
-  %g1 : grad f32[8] bytes 64
-  %c : grad f32[8] bytes 64
-  %dw : param_grad f32[8] bytes 64
-  F1: fwd %h, %hm = aten.relu.default(%x, %w) workspace 5 at m.py:3 "fc"
-  F2: fwd %n, %nrm = ns.norm(%h, %rm) replay { %n = ns.norm_again(%h) } at m.py:4 "bn"
-  F3: fwd %d, %dm = aten.native_dropout.default(%n, 0.1, true) token %r at m.py:5 "drop"
-  F4: fwd %e, _ = aten.native_dropout.default(%d, 0.1, true) token %q at m.py:6 "drop2"
-  %ev = view of %e aten.t.default(%e)
-  F5: fwd %y = aten.mm.default(%ev, %w) at m.py:7 "head"
-  L: loss %dy = loss(%y, %nrm)
-  B5: bwd %de = aten.mm.default(%dy, %w) of F5
-  B3: bwd %g1 = aten.mul.Tensor(%de, %dm) of F3
-  B3b: bwd %c = aten.sum.default(%g1, %ev, %n) of F3
-  B1: bwd %dw = accumulate(%g1, %c) of F1
-}
-
-bind {
-  arg "x" = %x
-  param "w" = %w grad %dw
-  buffer "rm" = %rm update %nrm
-  result %y tangent %dy
-  grads fresh
-}
-"""
+GRAPH = fbir("helpers/verifier/texts/steps")
 
 PLAN = """\
 F1 nosave

@@ -33,7 +33,16 @@ MOST_PARTS = 20_000
 MOST_BYTES = 1 << 24
 """Limit on an array of NumPy that is copied."""
 _CONTAINERS = (list, OrderedDict, dict, set, deque)
-_SKIPPED = ("torch", "builtins", "threading", "logging", "_thread", "weakref", "functools")
+_SKIPPED = (
+    "torch",
+    "remat_compile",
+    "builtins",
+    "threading",
+    "logging",
+    "_thread",
+    "weakref",
+    "functools",
+)
 _TURNED = ("use_cache",)  # by a capture itself, in configurations
 _MISSING = object()
 
