@@ -18,11 +18,17 @@ import typer
 
 from remat_compile.costs import load_device
 from remat_compile.ir.program import Target
-from remat_compile.planners.offmate.clock import time_ns
-from remat_compile.planners.offmate.comparators import COMPARATORS
-from remat_compile.planners.offmate.courses import bytes_T, host_bytes
-from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
-from remat_compile.planners.offmate.solve import StepAnswer, plan_step
+from remat_compile.planners.offmate.blocks.clock import time_ns
+from remat_compile.planners.offmate.blocks.comparators import COMPARATORS
+from remat_compile.planners.offmate.blocks.courses import bytes_T, host_bytes
+from remat_compile.planners.offmate.blocks.instance import (
+    Group,
+    Option,
+    Rates,
+    StepInstance,
+    Tensor,
+)
+from remat_compile.planners.offmate.blocks.solve import StepAnswer, plan_step
 
 FLOPS = 9.56e12
 """Per second, of products: 0.75 of the device's peak."""

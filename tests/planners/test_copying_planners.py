@@ -14,7 +14,7 @@ from helpers.clock import HANGS_S
 from helpers.planners.budgets import share
 from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.graphs import chain, transformer, unet
-from helpers.planners.matrix import COPYING, check, linked
+from helpers.planners.matrix import COPYING, HOMES, check, linked
 from helpers.slow import default_only
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
@@ -69,7 +69,7 @@ def test_a_target_without_a_link_is_refused(planner: str) -> None:
 def test_the_planners_that_copy_say_so() -> None:
     loaded = {name: info.load() for name, info in available().items() if info.is_own}
     saying = {name for name, cls in loaded.items() if getattr(cls, "copies", None) is True}
-    assert saying == COPYING
+    assert saying == COPYING | HOMES
     assert makes_copies(parse_planner("auto"))
     assert not makes_copies(parse_planner("auto{offload=false}"))
     assert makes_copies(parse_planner("polish{of=pofo}"))

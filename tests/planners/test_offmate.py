@@ -20,7 +20,8 @@ from remat_compile.ir.text.printer import format_program
 from remat_compile.planners import Feasible, Infeasible, Optimal, parse_planner
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.instance import Instance
-from remat_compile.planners.offmate.homes_place import (
+from remat_compile.planners.offmate.homes.movable import MovableOrder, movable_names
+from remat_compile.planners.offmate.homes.place import (
     Choice,
     Placement,
     everything,
@@ -29,9 +30,8 @@ from remat_compile.planners.offmate.homes_place import (
     refilled,
     repaired,
 )
-from remat_compile.planners.offmate.homes_program import HomesProgram, segments_of
-from remat_compile.planners.offmate.homes_search import HomesTask
-from remat_compile.planners.offmate.movable import MovableOrder, movable_names
+from remat_compile.planners.offmate.homes.program import HomesProgram, segments_of
+from remat_compile.planners.offmate.homes.search import HomesTask
 from remat_compile.planners.offmate.offmate import OffMate
 from remat_compile.planners.offmate.zero_infinity import ZeroInfinity
 from remat_compile.planners.results import Task

@@ -18,9 +18,9 @@ from helpers.planners.offmate_truth import (
     small_step,
 )
 from remat_compile.ir.program import Target
-from remat_compile.planners.offmate.clock import time_ns, timing_of
-from remat_compile.planners.offmate.comparators import COMPARATORS, fits
-from remat_compile.planners.offmate.courses import (
+from remat_compile.planners.offmate.blocks.clock import time_ns, timing_of
+from remat_compile.planners.offmate.blocks.comparators import COMPARATORS, fits
+from remat_compile.planners.offmate.blocks.courses import (
     Course,
     Stay,
     StepPlan,
@@ -28,8 +28,8 @@ from remat_compile.planners.offmate.courses import (
     faults,
     host_bytes,
 )
-from remat_compile.planners.offmate.improve import improved
-from remat_compile.planners.offmate.instance import (
+from remat_compile.planners.offmate.blocks.improve import improved
+from remat_compile.planners.offmate.blocks.instance import (
     Group,
     Option,
     Rates,
@@ -37,9 +37,9 @@ from remat_compile.planners.offmate.instance import (
     Tensor,
     instance_of,
 )
-from remat_compile.planners.offmate.program import StepProgram
-from remat_compile.planners.offmate.rounding import at_least, at_most, rounded
-from remat_compile.planners.offmate.solve import lower_bound_ns, plan_step
+from remat_compile.planners.offmate.blocks.program import StepProgram
+from remat_compile.planners.offmate.blocks.rounding import at_least, at_most, rounded
+from remat_compile.planners.offmate.blocks.solve import lower_bound_ns, plan_step
 from remat_compile.planners.solvers import MilpSolver
 
 

@@ -32,11 +32,13 @@ from remat_compile.verifier import ProvenPlan, verify
 
 SHARES = (0.75, 0.6, 0.9)
 """Budgets to try, of the activations' range, until the planner has a plan that copies."""
-QUICK = ("offload-greedy", "offload-dp", "vdnn", "autocapper", "rk-pofo")
+QUICK = ("offload-greedy", "offload-dp", "vdnn", "autocapper", "rk-pofo", "offmate")
 """Planners that every run tries, with the MLP and three patterns."""
 PATTERNS = 20
 """Of delays of the copies, for each plan."""
-CELLS = [(planner, model) for planner in sorted(COPYING) for model in BASE]
+WITH_HOMES = ("offmate", "zero-infinity")
+"""Planners whose budgets are of all device bytes: parameters move."""
+CELLS = [(planner, model) for planner in (*sorted(COPYING), *WITH_HOMES) for model in BASE]
 
 
 def delayed(seed: int) -> ThreadEngine:
@@ -74,8 +76,11 @@ def test_plans_run_bit_equal_and_measure_as_proven(planner: str, model: str, pat
     base = Baseline.of(program)
     made: Any = None
     for share in SHARES:
-        low, high = base.activation_floor_bytes, base.activation_peak_bytes
-        budget = Budget(int(low + share * (high - low)), "activation")
+        if planner in WITH_HOMES:
+            budget = Budget(int(share * base.peak_bytes))
+        else:
+            low, high = base.activation_floor_bytes, base.activation_peak_bytes
+            budget = Budget(int(low + share * (high - low)), "activation")
         made = parse_planner(planner).plan(program, budget, time_limit_s=20.0)
         if isinstance(made, NotApplicable):
             pytest.skip(made.why.message)

@@ -85,6 +85,8 @@ COPYING = {
     "vdnn",
 }
 """Planners that copy to the host: their programs get a link."""
+HOMES = {"offmate", "paged-states", "zero-infinity", "zero-offload"}
+"""Planners that have storage of the caller on the host between steps: they get a link too."""
 CAPTURED = "torch "
 """Before the names of models: there is a `unet` of each kind."""
 PLANS = ("optimal", "feasible", "late plan")
@@ -152,7 +154,7 @@ def linked(program: Program, rate: float = 1.0) -> Program:
 
 def program_for(planner: str, program: Program) -> Program:
     """The program as this planner accepts it."""
-    return linked(program) if planner in COPYING else program
+    return linked(program) if planner in COPYING | HOMES else program
 
 
 @cache

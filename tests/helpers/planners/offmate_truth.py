@@ -9,8 +9,8 @@ from itertools import combinations, product
 import numpy as np
 
 from remat_compile.ir.program import Target
-from remat_compile.planners.offmate.clock import time_ns
-from remat_compile.planners.offmate.courses import (
+from remat_compile.planners.offmate.blocks.clock import time_ns
+from remat_compile.planners.offmate.blocks.courses import (
     Course,
     Stay,
     StepPlan,
@@ -18,7 +18,13 @@ from remat_compile.planners.offmate.courses import (
     gap_after,
     tensors_of,
 )
-from remat_compile.planners.offmate.instance import Group, Option, Rates, StepInstance, Tensor
+from remat_compile.planners.offmate.blocks.instance import (
+    Group,
+    Option,
+    Rates,
+    StepInstance,
+    Tensor,
+)
 
 
 def small_step(seed: int, blocks: int, *, states: float, cpu: bool, options: int) -> StepInstance:

@@ -13,7 +13,7 @@ from ..contract import Feasible, Optimal, Planner, TimedOut, makes_copies
 from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task
 from ..solvers import MilpSolver
-from .homes_search import HomesTask
+from .homes.search import HomesTask
 from .in_backward import InBackward
 from .updates_search import UpdatesTask
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 from ...ir.analysis.updates import has_updates
 from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task
-from .homes_place import Placement, everything
-from .homes_search import HomesTask
+from .homes.place import Placement, everything
+from .homes.search import HomesTask
 from .offmate import need_link, renamed
 from .updates_search import UpdatesTask, uniform
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...ir.schedule import Direction
-from ...ir.semantics.link import Link, Transfer
+from ....ir.schedule import Direction
+from ....ir.semantics.link import Link, Transfer
 from .courses import Course, Stay, StepPlan
 from .instance import Option, StepInstance
 

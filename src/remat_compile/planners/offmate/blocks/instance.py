@@ -21,13 +21,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ...ir.program import Program, Target
-from ...ir.semantics.sizes import Sizes
-from ..chains.block_options import block_instance, option_of
-from ..chains.chain import Chain, chain_of_program
-from ..chains.stages import BlockOption, Stage, save_all, stages_of
-from ..instance import Instance, order_without
-from ..offload.copies.place import copy_ns
+from ....ir.program import Program, Target
+from ....ir.semantics.sizes import Sizes
+from ...chains.block_options import block_instance, option_of
+from ...chains.chain import Chain, chain_of_program
+from ...chains.stages import BlockOption, Stage, save_all, stages_of
+from ...instance import Instance, order_without
+from ...offload.copies.place import copy_ns
 
 
 @dataclass(frozen=True, slots=True)

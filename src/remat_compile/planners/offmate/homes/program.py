@@ -1,8 +1,9 @@
 """Which parameters and gradients to have on the host: a linear program over segments of an order.
 
-The program of `program.py` without updates: nothing is written that would have to go to the host,
-and the step is not a cycle, since a home on the host is one between steps. Segment t = 0 is before
-the first entry and takes no time, as the last one after all. Fractions of group w in segment t:
+The program of `blocks/program.py` without updates: nothing is written that would have to go to the
+host, and the step is not a cycle, since a home on the host is one between steps. Segment t = 0 is
+before the first entry and takes no time, as the last one after all. Fractions of group w in segment
+t:
 
     Sto[t]   on the device;  home on the host: 1 - Sto[0]
     Prf[t]   on the way to the device; there from the next segment on, or in time for its own
@@ -25,11 +26,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..solvers import MilpBuilder, MilpSolver
-from ..solvers.milp import INFINITY, Terms, Vector
-from .homes_place import Choice, Gap, gaps_of, is_home_gap
+from ...solvers import MilpBuilder, MilpSolver
+from ...solvers.milp import INFINITY, Terms, Vector
+from ..blocks.rounding import at_least
 from .movable import Grad, MovableOrder, Param
-from .rounding import at_least
+from .place import Choice, Gap, gaps_of, is_home_gap
 
 _PRICE = 0.01
 _MOST_SEGMENTS = 48

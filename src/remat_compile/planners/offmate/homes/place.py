@@ -20,9 +20,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.schedule import Compute, Free, Home, Offload, Prefetch, Schedule, Step, Wait
-from ..instance import Instance
-from ..offload.copies.place import copy_ns, fits_from
+from ....ir.schedule import Compute, Free, Home, Offload, Prefetch, Schedule, Step, Wait
+from ...instance import Instance
+from ...offload.copies.place import copy_ns, fits_from
 from .movable import Grad, MovableOrder, Param
 
 Gap = tuple[str, int, int]

@@ -42,8 +42,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..solvers import Milp, MilpBuilder
-from ..solvers.milp import INFINITY, Terms, Vector, merged
+from ...solvers import Milp, MilpBuilder
+from ...solvers.milp import INFINITY, Terms, Vector, merged
 from .instance import Group, StepInstance
 
 _TRANSFER_PRICE = 0.01

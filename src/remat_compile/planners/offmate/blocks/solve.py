@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from time import monotonic
 
-from ..solvers import MilpSolver
+from ...solvers import MilpSolver
 from .clock import time_ns
 from .comparators import COMPARATORS, fits
 from .courses import StepPlan, bytes_T, faults

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from ...ir.graph import CALLER_KINDS
-from ...ir.program import Program
-from ...ir.semantics.sizes import HOMES, Sizes
-from ..instance import Instance, Order
-from ..offload.copies.place import times_of
+from ....ir.graph import CALLER_KINDS
+from ....ir.program import Program
+from ....ir.semantics.sizes import HOMES, Sizes
+from ...instance import Instance, Order
+from ...offload.copies.place import times_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 
-from ...ir.analysis.liveness import floor_bytes
-from ...ir.diagnostics import Diagnostic, Note
-from ...ir.program import Budget
-from ...ir.schedule import Compute, Free, Schedule
-from ...ir.semantics.simulate import Trace, simulate
-from ...ir.wording import worded
-from ..contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
-from ..instance import Instance, Order
-from ..results import Task
-from ..solvers import MilpSolver
-from .homes_place import Choice, Placement, everything, refilled, repaired
-from .homes_program import HomesProgram
+from ....ir.analysis.liveness import floor_bytes
+from ....ir.diagnostics import Diagnostic, Note
+from ....ir.program import Budget
+from ....ir.schedule import Compute, Free, Schedule
+from ....ir.semantics.simulate import Trace, simulate
+from ....ir.wording import worded
+from ...contract import Feasible, Infeasible, Optimal, Planner, PlanResult, TimedOut
+from ...instance import Instance, Order
+from ...results import Task
+from ...solvers import MilpSolver
 from .movable import MovableOrder, movable_names
+from .place import Choice, Placement, everything, refilled, repaired
+from .program import HomesProgram
 
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
 """Of the bytes that activations may take: what other planners are asked to stay within."""
