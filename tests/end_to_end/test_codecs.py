@@ -21,7 +21,7 @@ from remat_compile.capture.lowered import Lowered
 from remat_compile.capture.torch import ensure_trusted, export, lower
 from remat_compile.costs import measured
 from remat_compile.ir.analysis.packs import erased, has_packs
-from remat_compile.ir.codecs import is_codec, pairs
+from remat_compile.ir.codecs import PACKS, UNPACKS, pairs
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
@@ -170,7 +170,8 @@ def dear_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(program, graph=replace(program.graph, cnodes=cnodes))
 
     def ns(c: CNode) -> int:
-        return 10 if is_codec(c.call.op) else 10**6 if c.token else 10**3
+        is_half = c.call.op in PACKS or c.call.op in UNPACKS
+        return 10 if is_half else 10**6 if c.token else 10**3
 
     monkeypatch.setattr(make, "_roofline", costed)
 

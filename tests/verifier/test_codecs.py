@@ -24,12 +24,13 @@ from remat_compile.verifier.read.statements import Statements, read_statements
 TEXT = (TESTS.parent / "spec" / "conformance" / "valid" / "packed.fbir").read_text()
 
 SHAPED = "aten.max_pool2d_with_indices_backward.default(%dm, %yv,"
-THRESHOLD = "aten.threshold_backward.default(%gp, %yqd, 0)"
+VIEWED = "  %yw = view of %ys aten.view.default(%yv, [1, 4, 16])\n"
+THRESHOLD = "remat_compile.threshold_backward_signs.default(%gp, %ypd)"
 
 # What is written otherwise, each the only fault in the graph.
 FAULTS = {
     "a codec that is not there": ("unpack_bits", "unpack_bytes"),
-    "another codec makes it again": ("unpack_signs.default(%yp", "unpack_signs.default(%mp"),
+    "another codec makes it again": ("unpack_bits.default(%mp", "unpack_bits.default(%yp"),
     "a packed value is packed": ("pack_bits.default(%m)", "pack_bits.default(%yp)"),
     "a view is packed": ("pack_shape.default(%y)", "pack_shape.default(%yd)"),
     "storage of the caller is packed": ("pack_bits.default(%m)", "pack_bits.default(%x)"),
@@ -48,7 +49,7 @@ FAULTS = {
     ),
     "the shape of another": ("(%mp, [1, 4, 16])", "(%mp, [1, 16, 4])"),
     "no shape": ("(%mp, [1, 4, 16])", "(%mp)"),
-    "the type of another": ("dtype:f32", "dtype:f16"),
+    "a codec that is read is made again": ("unpack_bits.default", "unpack_signs.default"),
     "it is declared of another shape": ("%mq : grad bool[1, 4, 16]", "%mq : grad bool[4, 16]"),
     "it is declared of another type": ("%mq : grad bool[", "%mq : grad u8["),
     "it is kept": ("%mq : grad bool", "%mq : output bool"),
@@ -70,19 +71,39 @@ FAULTS = {
     "a packed value is read": ("ns.undrop(%dr, %mv)", "ns.undrop(%dr, %mv, %mp)"),
     "a packed value is viewed": ("aten.view.default(%mq, [64])", "aten.view.default(%mp, [64])"),
     "the shape of another is expanded": ("(%ys, [1, 4, 4, 4])", "(%ys, [1, 4, 16])"),
-    "a stand-in for the shape is read": (THRESHOLD, THRESHOLD.replace("%yqd", "%yv")),
-    "a stand-in for the signs is read": (SHAPED, SHAPED.replace("%yv", "%yq")),
-    "another threshold": (THRESHOLD, THRESHOLD.replace("0)", "1)")),
-    "a threshold of another type": (THRESHOLD, THRESHOLD.replace("0)", "0.0)")),
-    "a stand-in in another place": (THRESHOLD, "aten.threshold_backward.default(%yqd, %gp, 0)"),
-    "a stand-in in two places": (THRESHOLD, "aten.threshold_backward.default(%yqd, %yqd, 0)"),
-    "a stand-in by keyword": (
-        THRESHOLD,
-        "aten.threshold_backward.default(%gp, %yqd, threshold=0)",
+    "a stand-in for the shape is read": ("ns.grad(%gt, %x)", "ns.grad(%gt, %x, %yv)"),
+    "a stand-in in another place": (
+        *("(%dm, %yv, [2, 2], [2, 2], [0, 0], [1, 1], false, %iq)",),
+        *("(%yv, %dm, [2, 2], [2, 2], [0, 0], [1, 1], false, %iq)",),
     ),
-    "a stand-in in a list": (THRESHOLD, THRESHOLD.replace("%yqd", "[%yqd]")),
-    "a stand-in through another view": ("%yqd = view of %yq aten.detach.default(%yq)",
-                                        "%yqd = view of %yq aten.view.default(%yq, [1, 4, 4, 4])"),
+    "a stand-in in two places": (SHAPED, SHAPED.replace("%dm", "%yv")),
+    "a stand-in by keyword": (
+        *("%dm, %yv, [2, 2], [2, 2], [0, 0], [1, 1], false, %iq)",),
+        *("%dm, %dm, [2, 2], [2, 2], [0, 0], [1, 1], false, %iq, self=%yv)",),
+    ),
+    "a stand-in in a list": (SHAPED, SHAPED.replace("%yv", "[%yv]")),
+    "a stand-in through another view": (
+        *("expand.default(%ys, [1, 4, 4, 4])\n", "expand.default(%ys, [1, 4, 4, 4])\n" + VIEWED),
+        *(SHAPED, SHAPED.replace("%yv", "%yw")),
+    ),
+    "signs are read as they are": (THRESHOLD, "aten.threshold_backward.default(%gp, %ypd, 0)"),
+    "flags of another codec are read": (THRESHOLD, THRESHOLD.replace("%ypd", "%mp")),
+    "what is not packed is read": (THRESHOLD, THRESHOLD.replace("%ypd", "%gp")),
+    "signs in place of the gradient": (THRESHOLD, THRESHOLD.replace("%gp, %ypd", "%ypd, %gp")),
+    "signs twice": (THRESHOLD, THRESHOLD.replace("%gp", "%ypd")),
+    "a stand-in in place of the gradient": (THRESHOLD, THRESHOLD.replace("%gp", "%yv")),
+    "another threshold": (THRESHOLD, THRESHOLD.replace("%ypd", "%ypd, 1")),
+    "signs through another view": ("%ypd = view of %yp aten.detach", "%ypd = view of %yp aten.t"),
+    "signs make another type": (
+        *("%gt : grad f32[1, 4, 4, 4] bytes 256", "%gt : grad f64[1, 4, 4, 4] bytes 512"),
+    ),
+    "signs make another shape": (
+        *("%gt : grad f32[1, 4, 4, 4] bytes 256", "%gt : grad f32[4, 4, 4] bytes 256"),
+    ),
+    "signs are read when it runs again": (
+        f"{THRESHOLD} of F2",
+        f"{THRESHOLD} replay {{ %gt = {THRESHOLD} }} of F2",
+    ),
     "a codec as a view": ("aten.view.default(%mq, [64])", "remat_compile.pack_bits.default(%mq)"),
     "a codec in a region": (
         "ns.undrop(%dr, %mv)",
@@ -98,7 +119,8 @@ STEPS = {
     "what was made again is freed": ("B4; free %mq;", "free %mq; B4;"),
     "the single element is freed": ("B3; free %ys;", "free %ys; B3;"),
     "a packed value is left": ("free %yp;", ""),
-    "an instance is left": ("free %yq;", ""),
+    "an instance is left": ("free %iq;", ""),
+    "the signs are freed": ("B2; free %yp;", "free %yp; B2;"),
     "the source is packed late": ("F2p; F2s; free %y;", "F2p; free %y; F2s;"),
 }
 

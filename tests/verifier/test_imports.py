@@ -22,7 +22,16 @@ are tables of words: codecs, options in hints, and what operators do."""
 EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "RoundUp", "Sym"}
 """Of `ir.expr` only the data: it evaluates expressions itself."""
 
-CODEC_DATA = {"EXPAND", "INDEX_AXES", "NAMESPACE", "PACKS", "SAME_ELEMENTS", "UNPACKS", "Codec"}
+CODEC_DATA = {
+    "EXPAND",
+    "INDEX_AXES",
+    "NAMESPACE",
+    "PACKS",
+    "READS",
+    "SAME_ELEMENTS",
+    "UNPACKS",
+    "Codec",
+}
 
 GRAPH_DATA = {"ACCUMULATE_OP", "CALLER_KINDS", "DTYPE_BYTES", "FUSED_OP", "LOSS_OP"} | {
     "UPDATE_OP",

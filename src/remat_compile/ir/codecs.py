@@ -32,6 +32,10 @@ Place = tuple[str, int]
 """An operator, and the position of one of its arguments."""
 
 
+def _read_op(op: str, codec: str) -> str:
+    return f"{NAMESPACE}.{op.split('.')[1]}_{codec}.default"
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """A codec and its axiom, in words.
@@ -40,8 +44,12 @@ class Codec:
     the source's, which has a bit for each element, an element for each, or one alone. `gives` are
     the arguments of the unpacking call beside the packed value; that of a single element is the
     view `expand`. Of a codec with a `limit` the source has values from 0 to below it. Where there
-    are `places`, the source's bits do not come back: what does is a *stand-in*, which those
-    alone may read, each with the values that it names for other arguments.
+    are `places`, the source's bits do not come back: those places alone may read what does, each
+    with the values that it names for other arguments. What does is a *stand-in*; or, where the
+    codec `is_read`, the packed value, by an operator of its own in place of that one:
+
+        aten.threshold_backward.default(%g, %y, 0)
+            is remat_compile.threshold_backward_signs.default(%g, %y_signs)
     """
 
     name: str
@@ -52,6 +60,7 @@ class Codec:
     gives: tuple[Literal["shape", "dtype"], ...] = ()
     limit: int | None = None
     places: tuple[tuple[Place, tuple[tuple[int, int], ...]], ...] = ()
+    is_read: bool = False
 
     @property
     def pack_op(self) -> str:
@@ -80,6 +89,15 @@ class Codec:
             "dtype": Atom("dtype", source.dtype),
         }
         return Call(self.unpack_op, (Ref(packed), *(arguments[what] for what in self.gives)))
+
+    def read(self, call: Call) -> Call:
+        """The call of the codec's own operator in place of one that reads the source."""
+        for (op, _), given in self.places:
+            if op == call.op:
+                left = {place for place, _ in given}
+                args = tuple(arg for i, arg in enumerate(call.args) if i not in left)
+                return Call(_read_op(op, self.name), args)
+        return call
 
     def may_read(self, call: Call, place: int) -> bool:
         """Return whether the axiom speaks of what stands at that place of a call."""
@@ -119,12 +137,12 @@ SHAPE = Codec(
 )
 SIGNS = Codec(
     "signs",
-    "threshold_backward(g, y, 0) reads no more of y than where it is not <= 0",
+    "threshold_backward_signs(g, pack_signs(y)) = threshold_backward(g, y, 0)",
     FLOATS,
     "u8",
     "bit",
-    ("shape", "dtype"),
     places=((("aten.threshold_backward.default", 1), ((2, 0),)),),
+    is_read=True,
 )
 NARROW = tuple(
     Codec(
@@ -140,7 +158,19 @@ NARROW = tuple(
 
 CODECS = {codec.name: codec for codec in (BITS, SHAPE, SIGNS, *NARROW)}
 PACKS = {codec.pack_op: codec for codec in CODECS.values()}
-UNPACKS = {codec.unpack_op: codec for codec in CODECS.values() if codec.form != "single"}
+UNPACKS = {
+    codec.unpack_op: codec
+    for codec in CODECS.values()
+    if codec.form != "single" and not codec.is_read
+}
+READS = {
+    _read_op(op, codec.name): (codec, op, place, given)
+    for codec in CODECS.values()
+    if codec.is_read
+    for (op, place), given in codec.places
+}
+"""By operator: its codec, and the operator that it is read in place of, with the place there of the
+source and other arguments, which the call of a codec leaves out."""
 
 INDEX_AXES = {
     ("aten.max_pool2d_with_indices.default", 1): 2,
@@ -165,7 +195,8 @@ def index_limit(graph: Graph, source: ANode) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A packed value, and a cNode's result or a view of it that stands for the source."""
+    """A packed value, and what stands for the source: a cNode's result, a view of the packed value,
+    or that itself."""
 
     codec: Codec
     source: str
@@ -179,14 +210,26 @@ def pairs(graph: Graph) -> Iterator[Pair]:
     for c in graph.cnodes:
         if c.call.op in UNPACKS:
             yield _pair(packs, c.call.refs()[0], c.results[0])
+        elif c.call.op in READS:
+            packed = graph.storage[c.call.refs()[READS[c.call.op][2]]]
+            yield _pair(packs, packed, packed)
     for v in graph.views:
-        if v.base in packs and v.call.refs() == (v.base,):
+        if v.base in packs and v.call.op == EXPAND and v.call.refs() == (v.base,):
             yield _pair(packs, v.base, v.name)
 
 
 def _pair(packs: dict[str, Call], packed: str, stand_in: str) -> Pair:
     pack = packs[packed]
     return Pair(PACKS[pack.op], pack.refs()[0], packed, stand_in)
+
+
+def without_codec(call: Call) -> Call:
+    """The call in place of which an operator of a codec reads a packed value."""
+    _, op, _, given = READS[call.op]
+    args = [*call.args]
+    for place, value in given:
+        args.insert(place, value)
+    return Call(op, tuple(args))
 
 
 def is_codec(op: str) -> bool:

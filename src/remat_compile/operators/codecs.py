@@ -25,6 +25,8 @@ from ..ir.codecs import NAMESPACE
 
 CHUNK = 2**20
 """Elements that are packed at a time; a multiple of 8."""
+FEW = 2**17
+"""The same where an operator of PyTorch takes no bytes of its own."""
 GATHER = 0x0102040810204080
 SPREAD = 0x0101010101010101
 EACH = 0x8040201008040201 - 2**64
@@ -51,11 +53,19 @@ def pack_signs(y: Tensor) -> Tensor:
     return _packed(y, lambda part: torch.logical_not(part <= 0))
 
 
-def unpack_signs(packed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """1 and 0 in place of the elements: the same of them are not <= 0."""
-    made = packed.new_empty(list(shape), dtype=dtype)
-    for part, flags in _flags(packed, made):
-        part.copy_(flags)
+def threshold_backward_signs(g: Tensor, packed: Tensor) -> Tensor:
+    """`threshold_backward(g, y, 0)` with 1 and 0 in place of y: the same of them are not <= 0."""
+    kernel = torch.ops.aten.threshold_backward
+    if not g.is_contiguous():  # as it lies in memory, so does the result of the kernel
+        y = torch.empty(g.shape, dtype=g.dtype)
+        for part, flags in _flags(packed, y):
+            part.copy_(flags)
+        return kernel.default(g, y, 0)
+    made = torch.empty_like(g)
+    given = g.view(-1)
+    for part, flags in _flags(packed, made, FEW):
+        taken, given = given[: part.numel()], given[part.numel() :]
+        kernel.grad_input(taken, part.copy_(flags), 0, grad_input=part)
     return made
 
 
@@ -88,13 +98,13 @@ def _packed(x: Tensor, flags: Callable[[Tensor], Tensor]) -> Tensor:
     return packed
 
 
-def _flags(packed: Tensor, made: Tensor) -> Any:
+def _flags(packed: Tensor, made: Tensor, chunk: int = CHUNK) -> Any:
     """The chunks of what is made, each with its flags as bytes of 0 and 1."""
     elements, n = made.view(-1), made.numel()
     _need(packed.dtype == torch.uint8 and packed.numel() == -(-n // 8), f"{-(-n // 8)} bytes")
-    for start in range(0, n, CHUNK):
-        part = elements[start : start + CHUNK]
-        words = packed[start // 8 : (start + CHUNK) // 8].to(torch.int64)
+    for start in range(0, n, chunk):
+        part = elements[start : start + chunk]
+        words = packed[start // 8 : (start + chunk) // 8].to(torch.int64)
         bits = words.mul_(SPREAD).bitwise_and_(EACH).view(torch.uint8)
         yield part, bits[: part.numel()].clamp_(max=1)
 
@@ -110,7 +120,7 @@ def _define(library: torch.library.Library) -> None:
         "pack_bits(Tensor x) -> Tensor": pack_bits,
         "unpack_bits(Tensor packed, SymInt[] shape) -> Tensor": unpack_bits,
         "pack_signs(Tensor y) -> Tensor": pack_signs,
-        "unpack_signs(Tensor packed, SymInt[] shape, ScalarType dtype) -> Tensor": unpack_signs,
+        "threshold_backward_signs(Tensor g, Tensor packed) -> Tensor": threshold_backward_signs,
         "pack_shape(Tensor x) -> Tensor": pack_shape,
     }
     for name, dtype in NARROW.items():

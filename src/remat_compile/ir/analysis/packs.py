@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from ..codecs import Codec, is_codec, pairs
+from ..codecs import READS, Codec, is_codec, pairs, without_codec
 from ..graph import ANode, CNode, Graph, View
 from ..program import Program
 from .regions import renamed_call
@@ -69,11 +69,13 @@ def erased(program: Program, sources: Collection[str] | None = None) -> Program:
             continue
         known[key] = view.name
         views.append(plain)
-    cnodes = (
-        replace(c, call=renamed_call(c.call, names))
-        for c in graph.cnodes
-        if made.isdisjoint(c.results)
-    )
+    cnodes: list[CNode] = []
+    for c in graph.cnodes:
+        if made.isdisjoint(c.results):
+            call = renamed_call(c.call, names)
+            if c.call.op in READS and made & {*graph.reads(c)}:
+                call = without_codec(call)
+            cnodes.append(replace(c, call=call))
     anodes = tuple(a for a in graph.anodes if a.name not in made)
     without = Graph(graph.name, anodes, tuple(views), tuple(cnodes))
     readers = {name: {c.phase for c in without.readers[name]} for name in roots.values()}
@@ -107,7 +109,9 @@ class _Packing:
                 stand_in = self.fresh(f"{source.name}_{c.name}")
                 call = codec.unpack(packed.name, source)
                 base = stand_in
-                if codec.form == "single":
+                if codec.is_read:
+                    stand_in = base = packed.name
+                elif codec.form == "single":
                     base = packed.name
                     viewed = [r for r in c.call.refs() if r in graph.view]
                     before = [
@@ -124,7 +128,8 @@ class _Packing:
                     own = self.fresh(f"{c.name}_{codec.name}")
                     cnodes.append(CNode(own, "bwd", (stand_in,), call, of=(name,), loc=c.loc))
                 names = self.renamed(c, stand_in, base)
-                cnodes.append(replace(c, call=renamed_call(c.call, names)))
+                call = renamed_call(c.call, names)
+                cnodes.append(replace(c, call=codec.read(call) if codec.is_read else call))
             else:
                 cnodes.append(c)
             if c is after:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..codecs import CODECS, PACKS, SAME_ELEMENTS, UNPACKS, Codec, index_limit, is_codec
+from ..codecs import CODECS, PACKS, READS, SAME_ELEMENTS, UNPACKS, Codec, index_limit, is_codec
 from ..graph import ANode, Call, CNode, Graph, Ref, View
 from .findings import Findings
 from .graph import Names
@@ -44,7 +44,7 @@ class _PacksCheck:
         for call in (*calls, *([] if c.replay is None else [c.replay.call])):
             if is_codec(call.op):
                 self.refuse(c.name, "a codec stands in a cNode of its own", c, call.op)
-        if is_codec(c.call.op):
+        if is_codec(c.call.op) and c.call.op not in READS:
             why = next(self._pack(c) if c.call.op in PACKS else self._unpack(c), None)
             if why is not None:
                 self.broken.update(c.results)
@@ -90,6 +90,9 @@ class _PacksCheck:
         for name in v.call.refs():
             codec, source = self.packed.get(name, (None, None))
             if codec is not None and source is not None:
+                if codec.is_read and v.call.op in SAME_ELEMENTS:
+                    self.packed[v.name] = codec, source
+                    continue
                 if codec.form != "single" or repr(v.call) != repr(codec.unpack(name, source)):
                     self.refuse(f"%{v.name}", f"it is a view of the packed %{name}", v, f"%{name}")
                 self.stand_ins[v.name] = codec
@@ -98,7 +101,26 @@ class _PacksCheck:
                 if codec.places and v.call.op not in SAME_ELEMENTS:
                     self.refuse(f"%{v.name}", f"it is a view of %{name}", v, f"%{name}")
 
+    def _direct(self, c: CNode) -> Iterator[str]:
+        """An operator of a codec that reads the packed value."""
+        codec, op, place, _ = READS[c.call.op]
+        named = [arg.name for arg in c.call.args if isinstance(arg, Ref)]
+        plain = len(named) == len(c.call.args) == 2 and not c.call.kwargs
+        own, source = self.packed.get(named[place] if plain else "", (None, None))
+        made = self._made(c)
+        other = named[1 - place] if plain else ""
+        if own is not codec or source is None or other in self.packed or other in self.stand_ins:
+            yield f"it reads what {codec.pack_op} has packed, as {op} reads its source"
+        elif c.phase != "bwd" or c.token is not None or c.replay or made is None:
+            yield "it makes one value of the backward"
+        elif (made.dtype, made.shape) != (source.dtype, source.shape):
+            yield f"%{made.name} is not of the type and shape of %{source.name}"
+
     def reads(self, c: CNode) -> None:
+        if c.call.op in READS:
+            why = next(self._direct(c), None)
+            if why and self.broken.isdisjoint(map(self._base, c.call.refs())):
+                self.refuse(c.name, why, c, c.call.op)
         for call in (c.call, c.call_at(2)) if c.replay else (c.call,):
             if is_codec(call.op):
                 continue
@@ -112,6 +134,9 @@ class _PacksCheck:
                     ):
                         why = f"{codec.name} has no axiom of what reads %{name} there"
                         self.refuse(c.name, why, c, f"%{name}")
+
+    def _base(self, name: str) -> str:
+        return self.names.view[name].base if name in self.names.view else name
 
     def _source(self, c: CNode) -> ANode | None:
         match c.call.args, c.call.kwargs:

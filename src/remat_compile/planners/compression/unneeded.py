@@ -52,7 +52,7 @@ def _by_price(program: Program, schedule: Schedule) -> list[str]:
     time_ns: dict[str, int] = {}
     size: dict[str, int] = {}
     for pair in pairs(graph):
-        makers = (graph.writer[name] for name in _own(pair) if name in graph.anode)
+        makers = (graph.writer[name] for name in {*_own(pair)} if name in graph.anode)
         spent = sum(runs.get(c.name, 0) * (c.time_ns or 0) for c in makers)
         time_ns[pair.source] = time_ns.get(pair.source, 0) + spent
         size[pair.source] = evaluate(graph.anode[pair.source].size, program.sample)

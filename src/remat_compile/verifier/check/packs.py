@@ -13,25 +13,26 @@ POOLS += " ".join(f"{kind}_pad{n}d" for kind in ("reflection", "replication") fo
 
 
 class Codec(NamedTuple):
-    """The types packed; what it makes of each element; what unpacking is told beside; operators
-    that may read a stand-in as argument 1, and their argument 2; the number of values."""
+    """The types packed; what it makes of each element; whether unpacking is told the shape;
+    operators that may read a stand-in as argument 1; the number of values."""
 
     types: tuple[str, ...]
     form: str
-    told: str = "shape"
+    is_told: bool = False
     readers: tuple[str, ...] = ()
-    third: str = ""
     limit: float = float("inf")
 
 
 CODECS = {
-    "bits": Codec(("bool",), "bit"),
-    "signs": Codec(FLOATS, "bit", "shape dtype", ("aten.threshold_backward.default",), "0"),
-    "shape": Codec(FLOATS, "", "", tuple(f"aten.{p}_backward.default" for p in POOLS.split())),
-    "narrow_u8": Codec(("i64",), "u8", "", limit=2**8),
-    "narrow_i16": Codec(("i64",), "i16", "", limit=2**15),
-    "narrow_i32": Codec(("i64",), "i32", "", limit=2**31),
+    "bits": Codec(("bool",), "bit", is_told=True),
+    "signs": Codec(FLOATS, "bit"),
+    "shape": Codec(FLOATS, "", False, tuple(f"aten.{p}_backward.default" for p in POOLS.split())),
+    "narrow_u8": Codec(("i64",), "u8", limit=2**8),
+    "narrow_i16": Codec(("i64",), "i16", limit=2**15),
+    "narrow_i32": Codec(("i64",), "i32", limit=2**31),
 }
+SIGNED = "remat_compile.threshold_backward_signs.default"  # (%g, %p): threshold_backward(%g, %y, 0)
+SAME = ("aten.detach.default", "aten.alias.default")
 INDICES = {  # of the last axes of the first argument
     "aten.max_pool2d_with_indices.default": 2,
     "aten.max_pool3d_with_indices.default": 3,
@@ -46,7 +47,7 @@ def keeps_pairs(p: Program) -> None:
     for name, call in p.nodes.items():
         half, kind = codec(call.operator)
         need(not call.replay or codec(call.replay.operator) == ("", ""), name, "packs again")
-        if not half:
+        if not half or call.operator == SIGNED:
             continue
         need(not call.replay and not call.token and len(call.made()) == 1, name, "is no codec's")
         need(kind in CODECS and len(call.results) == 1, name, "is of no codec")
@@ -60,25 +61,36 @@ def keeps_pairs(p: Program) -> None:
             need(as_packed(p, kind, made, p.type[read]), name, "makes another type or shape")
             packed[made] = kind, read
         else:
-            need(kind != "shape" and packed.get(read, [""])[0] == kind, name, "has packed no such")
+            unpacks = half == "unpack" and kind not in ("shape", "signs")
+            need(unpacks and packed.get(read, [""])[0] == kind, name, "has packed no such")
             of = p.type[packed[read][1]]
-            told = {"shape": [",", *of[1:]], "dtype": [",", "dtype", ":", of[0]]}
-            words = [word for what in CODECS[kind].told.split() for word in told[what]]
-            need(call.arguments[1:] == words, name, "is told another shape or type")
+            words = [",", *of[1:]] if CODECS[kind].is_told else []
+            need(call.arguments[1:] == words, name, "is told another shape")
             need(p.type[made] == of and call.phase == "bwd", name, "makes another value")
             need(p.kind[made] == "grad", name, "makes what is kept")
             stands[made] = kind
     for name, (operator, *words) in p.view.items():
         for read in (word for word in words if word in packed):
+            if packed[read][0] == "signs" and operator in SAME:
+                packed[name] = packed[read]
+                continue
             like = [read, ",", *p.type[packed[read][1]][1:], ")"]
             shape = packed[read][0] == "shape" and operator == "aten.expand.default"
             need(shape and words == like, name, "is a view of a packed value")
             stands[name] = "shape"
         for kind in [stands[word] for word in words if word in stands]:
-            same = operator in ("aten.detach.default", "aten.alias.default")
-            need(same or not CODECS[kind].readers, name, "is a view of a stand-in")
+            need(operator in SAME or not CODECS[kind].readers, name, "is a view of a stand-in")
             stands[name] = kind
     for name, call in p.nodes.items():
+        if call.operator == SIGNED:
+            g, read = call.arguments[0], call.arguments[-1]
+            need(call.arguments == [g, ",", read], name, "is told more")
+            need(packed.get(read, [""])[0] == "signs", name, "reads no signs")
+            need(g in p.base and g not in packed and g not in stands, name, "reads no gradient")
+            need(not call.replay and not call.token and call.phase == "bwd", name, "runs again")
+            of, made = p.type[packed[read][1]], [p.type[a] for a in call.results if a != "_"]
+            need(made == [of] and len(call.results) == 1, name, "makes another value")
+            continue
         for form in filter(None, [call, call.replay]):
             unpacks = codec(form.operator)[0] == "unpack"
             need(unpacks or not packed.keys() & {*form.arguments}, name, "reads a packed value")
@@ -91,8 +103,7 @@ def may_read(stands: dict[str, str], call: Operation, a: str) -> bool:
     if own is None or not own.readers:
         return own is None or call.operator != "accumulate"
     only = call.arguments.count(a) == 1 and given(call.arguments, 1, "") == [a]
-    third = not own.third or given(call.arguments, 2, "") == [own.third]
-    return only and third and call.operator in own.readers and "=" not in call.arguments
+    return only and call.operator in own.readers and "=" not in call.arguments
 
 
 def as_packed(p: Program, kind: str, made: str, of: Words) -> bool:
@@ -106,7 +117,9 @@ def as_packed(p: Program, kind: str, made: str, of: Words) -> bool:
     while stack.pop() != "]" and stack != ["]"]:
         n += f" {' '.join(expression(stack))} *"
     p.least.append(f"{n} 8 {p.size[made]} * -")
-    return p.type[made][0] == "u8" and "," not in p.type[made]
+    element, _, *shape = p.type[made]
+    stack = shape[::-1]
+    return element == "u8" and bool(expression(stack)) and stack == ["]"]
 
 
 def values(p: Program, call: Operation, made: str) -> float:

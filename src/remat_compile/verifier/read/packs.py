@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from ...ir.codecs import EXPAND, INDEX_AXES, NAMESPACE, PACKS, SAME_ELEMENTS, UNPACKS, Codec
+from ...ir.codecs import EXPAND, INDEX_AXES, NAMESPACE, PACKS, READS, SAME_ELEMENTS, UNPACKS, Codec
 from ...ir.diagnostics import Diagnostic
 from ...ir.expr import CeilDiv, Const, Expr, Mul
 from ...ir.graph import ACCUMULATE_OP, ANode, Arg, Atom, Call, CNode, Graph, Ref, View
@@ -57,7 +57,7 @@ class _PacksReader:
         again = [] if c.replay is None else [c.replay.call.op]
         if any(map(_is_codec, (*inner, *again))):
             yield self.refuse(c, "calls a codec inside, or when it runs again")
-        if not _is_codec(c.call.op):
+        if not _is_codec(c.call.op) or c.call.op in READS:
             return
         match c.call, c.writes, c.replay, c.token:
             case Call(op, (Ref(source),), ()), (str(made),), None, None if op in PACKS:
@@ -119,6 +119,20 @@ class _PacksReader:
             and (q.kind, q.dtype, q.shape) == ("grad", a.dtype, a.shape)
         )  # fmt: skip
 
+    def is_reader(self, c: CNode) -> bool:
+        """A packed value is read in place of the source, and the result is like that."""
+        codec, _, place, _ = READS[c.call.op]
+        match c.call.args, c.call.kwargs, c.writes, c.replay, c.token:
+            case (Ref(first), Ref(second)), (), (str(made),), None, None:
+                read, other = (second, first) if place else (first, second)
+                known = self.packed.get(read) is codec and other not in self.packed
+                if not known or other in self.stands or c.phase != "bwd":
+                    return False
+                a, of = self.anodes[made], self.anodes[self.packs.sources[read]]
+                return (a.dtype, a.shape) == (of.dtype, of.shape)
+            case _:
+                return False
+
     def view(self, v: View) -> Iterator[Diagnostic]:
         """A single element, expanded to the shape; or a view of what stands for a source."""
         if _is_codec(v.call.op):
@@ -126,6 +140,10 @@ class _PacksReader:
         for name in names_in(v.call):
             codec = self.packed.get(name) or self.stands.get(name)
             if codec is None:
+                continue
+            if name in self.packed and codec.is_read and v.call.op in SAME_ELEMENTS:
+                self.packed[v.name] = codec
+                self.packs.sources[v.name] = self.packs.sources[name]
                 continue
             self.stands[v.name] = codec
             if name in self.packed:
@@ -138,6 +156,10 @@ class _PacksReader:
 
     def uses(self, c: CNode) -> Iterator[Diagnostic]:
         """Packed values are made again and not read; stand-ins are, where an axiom says so."""
+        if c.call.op in READS:
+            if not self.is_reader(c):
+                yield self.refuse(c, f"calls {c.call.op}, and no axiom speaks of that")
+            return
         forms = [c.call] + ([] if c.replay is None else [c.replay.call])
         for call in forms:
             plain = {arg.name: place for place, arg in enumerate(call.args) if isinstance(arg, Ref)}
