@@ -48,7 +48,8 @@ def command(
     from ..plans.files.files import write_text
     from ..plans.files.outputs import check_output, files_of_model
     from ..plans.pipeline.make import read_pipeline_request
-    from ..plans.source import check_spec
+    from ..plans.request import read_request
+    from ..plans.source import check_spec, is_program
 
     if model.endswith(SUFFIX):
         _check_file(model)
@@ -65,7 +66,10 @@ def command(
         asked["time_limit_s"],
         ranks,
     )
-    planning = errors.collect(lambda: _costs(asked, model))
+    costs = asked["costs"]
+    if costs is None and asked["device"] is None and not is_program(model):
+        costs = "measured"
+    planning = read_request(errors, costs=costs, device=asked["device"])
     errors.collect(lambda: check_spec(model, options))
     if output is not None:
         reads = files_of_model(model, options, device=asked["device"])
@@ -79,21 +83,6 @@ def command(
     if not quiet:
         wrote = f"wrote {output}" if output else f"nothing was written; -o FILE{SUFFIX} keeps it"
         echo(*made.summary().splitlines(), wrote)
-
-
-def _costs(asked: PlanKeywords, model: str) -> PlanRequest:
-    """What `plans.make` needs to find costs."""
-    from ..plans.request import read_request
-    from ..plans.source import is_program
-
-    errors = Errors()
-    costs = asked["costs"]
-    if costs is None and asked["device"] is None and not is_program(model):
-        costs = "measured"
-    request = read_request(errors, costs=costs, device=asked["device"])
-    errors.raise_if_any()
-    assert request is not None
-    return request
 
 
 def _make(

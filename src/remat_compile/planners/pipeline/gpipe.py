@@ -15,8 +15,7 @@ from .contract import (
     plain_ways,
     without_recompute,
 )
-from .layers import Layers, Range
-from .pattern import Pattern
+from .pattern import Pattern, pseudo_durations
 from .search.balanced import balanced
 
 
@@ -36,21 +35,14 @@ class GPipe(PipelinePlanner):
             return task.infeasible()
         _, stages = found
         ranks = tuple(range(len(stages)))
-        pattern = gpipe_pattern(layers, stages, microbatches)
         ways = plain_ways(layers, stages)
+        pattern = gpipe_pattern(*pseudo_durations(layers, stages, ways), microbatches)
         plan = PipelinePlan(layers, task.planner, stages, ranks, ways, pattern)
         return Planned(plan, layers.least_period_ns)
 
 
-def gpipe_pattern(layers: Layers, stages: tuple[Range, ...], microbatches: int) -> Pattern:
+def gpipe_pattern(forward: list[int], backward: list[int], microbatches: int) -> Pattern:
     """Forwards one after another at the pace of the slowest, then backwards likewise."""
-    forward: list[int] = []
-    backward: list[int] = []
-    for i, j in stages:
-        forward += [sum(layers.forward_ns_L[i:j]), layers.transfers_ns_B[j][0]]
-        backward += [sum(layers.backward_ns_L[i:j]), layers.transfers_ns_B[j][1]]
-    forward.pop()
-    backward.pop()
     starts = (0, *accumulate(forward))
     turn = starts[-1] + (microbatches - 1) * max(forward)
     backs = (0, *accumulate(reversed(backward[1:])))

@@ -14,7 +14,7 @@ from .contract import (
     without_recompute,
 )
 from .layers import Layers
-from .pattern import Pattern, one_f_one_b_star
+from .pattern import one_f_one_b_star, pseudo_durations
 from .search.contiguous import Contiguous, ContiguousSearch
 
 
@@ -46,19 +46,7 @@ class OneFOneB(PipelinePlanner):
 
 def contiguous_plan(layers: Layers, planner: str, found: Contiguous) -> PipelinePlan:
     """The plan of a partition under 1F1B*."""
-    pattern = contiguous_pattern(layers, found)
+    forward, backward = pseudo_durations(layers, found.stages, found.ways)
+    pattern = one_f_one_b_star(forward, backward, found.period_ns)
     ranks = tuple(range(len(found.stages)))
     return PipelinePlan(layers, planner, found.stages, ranks, found.ways, pattern)
-
-
-def contiguous_pattern(layers: Layers, found: Contiguous) -> Pattern:
-    """1F1B* of the stages and the transfers between them. What is made again runs right before
-    the backward."""
-    forward: list[int] = []
-    backward: list[int] = []
-    for (i, j), way in zip(found.stages, found.ways, strict=True):
-        forward_ns = sum(layers.forward_ns_L[i:j])
-        act, grad = layers.transfers_ns_B[j]
-        forward += [forward_ns, act]
-        backward += [way.load_ns - forward_ns, grad]
-    return one_f_one_b_star(forward[:-1], backward[:-1], found.period_ns)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .layers import Layers, Range, ceil_div
+from .layers import Layers, Range, StageWay, ceil_div
 
 
 def joined(lifetime_ns: int, load_ns: int, period_ns: int) -> int:
@@ -80,6 +80,21 @@ def one_f_one_b_star(
         else:
             backs_S[s] = backs_S[s + 1] + backward_ns_S[s + 1]
     return Pattern(period_ns, tuple(starts_S), tuple(backs_S))
+
+
+def pseudo_durations(
+    layers: Layers, stages: Sequence[Range], ways: Sequence[StageWay]
+) -> tuple[list[int], list[int]]:
+    """Forward and backward parts of stages and the transfers between them. What is made again runs
+    right before the backward."""
+    forward: list[int] = []
+    backward: list[int] = []
+    for (i, j), way in zip(stages, ways, strict=True):
+        forward_ns = sum(layers.forward_ns_L[i:j])
+        act, grad = layers.transfers_ns_B[j]
+        forward += [forward_ns, act]
+        backward += [way.load_ns - forward_ns, grad]
+    return forward[:-1], backward[:-1]
 
 
 def pseudo_loads(layers: Layers, stages: Sequence[Range]) -> list[int]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,28 +156,17 @@ def check_runnable(program: Program) -> None:
 def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
     """FB1019 for stages that are not of this step: other layers or other bytes."""
     problems = []
-    names = ("held", "keep", "forward extra", "backward extra")
     for number, s in enumerate(pipeline.stages):
         if s.last > len(step) or s.first in step.obstacles_B:
             problems.append((number, f"there is no cut at {s.first}..{s.last}", s.span))
             continue
         parts = step.parts(s.first, s.last, pipeline.microbatches)
-        claimed = (s.held_bytes, s.keep_bytes, s.forward_extra_bytes, s.backward_extra_bytes)
-        real = (
-            parts.held_bytes,
-            parts.keep_bytes,
-            parts.forward_extra_bytes,
-            parts.backward_extra_bytes,
-        )
-        crosses = tuple(map(step.bytes_of, (step.act_B[s.last], step.grad_B[s.last])))
-        for name, a, b in zip(
-            (*names, "activation", "gradient"),
-            (*claimed, s.activation_bytes, s.gradient_bytes),
-            (*real, *crosses),
-            strict=True,
-        ):
-            if a < b:
-                problems.append((number, f"{name} bytes are {b}, not {a}", s.span))
+        real = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_bytes")}
+        real["activation_bytes"] = step.bytes_of(step.act_B[s.last])
+        real["gradient_bytes"] = step.bytes_of(step.grad_B[s.last])
+        for name, size in real.items():
+            if getattr(s, name) < size:
+                problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
         reads = step.backward_reads(s.first)[0], step.backward_reads(s.last)[1]
         if (s.reads_input, s.reads_output) != reads:
             problems.append((number, "its backward reads something else of its borders", s.span))

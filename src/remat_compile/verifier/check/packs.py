@@ -88,8 +88,8 @@ def keeps_pairs(p: Program) -> None:
             need(packed.get(read, [""])[0] == "signs", name, "reads no signs")
             need(g in p.base and g not in packed and g not in stands, name, "reads no gradient")
             need(not call.replay and not call.token and call.phase == "bwd", name, "runs again")
-            of, made = p.type[packed[read][1]], [p.type[a] for a in call.results if a != "_"]
-            need(made == [of] and len(call.results) == 1, name, "makes another value")
+            given, results = p.type[packed[read][1]], [p.type[a] for a in call.results if a != "_"]
+            need(results == [given] and len(call.results) == 1, name, "makes another value")
             continue
         for form in filter(None, [call, call.replay]):
             unpacks = codec(form.operator)[0] == "unpack"

@@ -43,8 +43,10 @@ def check_pipeline(pipeline: Pipeline) -> PipelineVerdict:
     if (deadlock := order.deadlock()) is not None:
         return PipelineVerdict((deadlock,))
     peaks = tuple(row.peak_bytes() for row in rows)
-    makespan = max(order.ends_ns().values(), default=0)
-    ends = sorted(order.last_backwards_ns())
+    ends_ns = order.ends_ns()
+    makespan = max(ends_ns.values(), default=0)
+    at = [rows[pipeline.stages[0].rank].runs["bwd", 0, k][0] for k in range(pipeline.microbatches)]
+    ends = [ends_ns[pipeline.stages[0].rank, n] for n in at]  # ascending, as micro-batches are
     period = makespan if len(ends) < 2 else -((ends[0] - ends[-1]) // (len(ends) - 1))
     synchronous = EventOrder(pipeline, synchronous=True).deadlock() is None
     problems = _bounds(pipeline, peaks, makespan, period)

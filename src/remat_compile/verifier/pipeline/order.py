@@ -9,7 +9,6 @@ that a step behind an issue comes after the copy, as with sends that block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from ...ir.diagnostics import Diagnostic, Note
@@ -134,14 +133,6 @@ class EventOrder:
             return 0
         stage = p.stages[step.stage]
         return stage.forward_ns if step.word == "fwd" else stage.backward_ns
-
-    def last_backwards_ns(self) -> Iterator[int]:
-        """Ends of the backwards of the first stage."""
-        ends = self.ends_ns()
-        for rank, row in enumerate(self.pipeline.rows):
-            for n, step in enumerate(row):
-                if isinstance(step, StageRun) and step.word == "bwd" and step.stage == 0:
-                    yield ends[rank, n]
 
 
 def _spelled(step: RowStep) -> str:

@@ -28,7 +28,7 @@ class RowPositions:
         self.frees: dict[Value, list[int]] = {}
         for n, step in enumerate(self.row):
             if (code := self._misplaced(step)) is not None:
-                self._problem(code, step)
+                self._problem(code, n)
             elif isinstance(step, StageRun):
                 self.runs.setdefault((step.word, step.stage, step.microbatch), []).append(n)
             elif isinstance(step, Move):
@@ -37,14 +37,10 @@ class RowPositions:
                 found = self.waits if step.word == "wait" else self.frees
                 found.setdefault(step.value, []).append(n)
 
-    def _problem(self, code: str, step: RowStep | None, about: str = "") -> None:
-        where = f"step {self.row.index(step) + 1} of " if step is not None else ""
-        message = f"{where}row {self.rank}{about}"
-        span = step.span if step is not None else None
-        self.problems.append(Diagnostic(code, message, span, hint=WAYS_OUT[code]))
-
-    def _at(self, code: str, n: int) -> None:
-        self._problem(code, self.row[n])
+    def _problem(self, code: str, n: int | None, about: str = "") -> None:
+        place = f"row {self.rank}" if n is None else f"step {n + 1} of row {self.rank}"
+        span = None if n is None else self.row[n].span
+        self.problems.append(Diagnostic(code, f"{place}{about}", span, hint=WAYS_OUT[code]))
 
     def _misplaced(self, step: RowStep) -> str | None:
         """FB1003 or FB1004 for a step that this row cannot have."""
@@ -74,7 +70,7 @@ class RowPositions:
             for k in range(self.pipeline.microbatches):
                 forward, backward = self.runs.get(("fwd", s, k)), self.runs.get(("bwd", s, k))
                 if backward and (not forward or backward[0] < forward[0]):
-                    self._at("FB1006", backward[0])
+                    self._problem("FB1006", backward[0])
         for value in self._values():
             self._check_value(value)
         return self.problems
@@ -84,11 +80,11 @@ class RowPositions:
         places = [self.runs.get((word, s, k), []) for k in range(self.pipeline.microbatches)]
         for k, found in enumerate(places):
             if len(found) != 1:
-                step = self.row[found[1]] if found else None
-                self._problem("FB1005", step, f": {word} {s} mb {k} runs {len(found)} times")
+                again = found[1] if found else None
+                self._problem("FB1005", again, f": {word} {s} mb {k} runs {len(found)} times")
         for earlier, later in pairwise(places):
             if later and (not earlier or later[0] < earlier[0]):
-                self._at("FB1013", later[0])
+                self._problem("FB1013", later[0])
 
     def _values(self) -> Iterator[Value]:
         """All that this rank ever holds."""
@@ -128,25 +124,25 @@ class RowPositions:
         moves, waits = self.moves.get(value, []), self.waits.get(value, [])
         for words in ("recv", "send"):
             for n in [n for n in moves if self._word(n) == words][1:]:
-                self._at("FB1010", n)
+                self._problem("FB1010", n)
         if len(births) > 1:
-            self._at("FB1010", births[1])
+            self._problem("FB1010", births[1])
         born = births[0] if births else len(self.row)
         freed = next((n for n in frees if n > born), len(self.row))
         for n in frees:
             if n != freed:
-                self._at("FB1011", n)
+                self._problem("FB1011", n)
         for n in self._reads(value):
             if not born < n < freed:
-                self._at("FB1006", n)
+                self._problem("FB1006", n)
         flights = self._flights(value, moves, waits)
         for start, end in flights:
-            if start < freed < end:
-                self._at("FB1008", freed) if freed < len(self.row) else None
+            if start < freed < min(end, len(self.row)):
+                self._problem("FB1008", freed)
             if self._word(start) == "recv":
                 for n in self._reads(value):
                     if start < n < end:
-                        self._at("FB1007", n)
+                        self._problem("FB1007", n)
         if births and freed == len(self.row):
             self._problem("FB1012", None, f": {value[0]} {value[1]} mb {value[2]} is never freed")
 
@@ -157,13 +153,13 @@ class RowPositions:
         for n in moves:
             end = next((w for w in left if w > n), None)
             if end is None:
-                self._problem("FB1012", self.row[n], ": nobody waits for it")
+                self._problem("FB1012", n, ": nobody waits for it")
                 flights.append((n, len(self.row)))
             else:
                 left.remove(end)
                 flights.append((n, end))
         for n in left:
-            self._at("FB1009", n)
+            self._problem("FB1009", n)
         return flights
 
     def peak_bytes(self) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,10 +39,6 @@ class CrossingTensor:
             return tensor
         return self.empty().copy_(tensor)
 
-    @staticmethod
-    def of(tensor: Tensor) -> CrossingTensor:
-        return CrossingTensor(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-
 
 def _memory(tensor: Tensor) -> Tensor:
     """All its elements in the order of memory, as bytes."""
@@ -58,31 +55,23 @@ class Transport:
         # Sent memory stays referenced until its wait, whatever the row frees.
         self.memory: dict[Value, list[Tensor]] = {}
 
-    def _issue(
-        self, call: Callable[..., Any], value: Value, tensors: Sequence[Tensor], peer: int
-    ) -> None:
-        kind, stage, microbatch = value
-        self.memory[value] = [_memory(tensor) for tensor in tensors]
-        works = self.works[value] = []
-        for n, memory in enumerate(self.memory[value]):
-            tag = ((microbatch * 4096 + 2 * stage + (kind == "grad")) * 8 + n) % (1 << 30)
-            works.append(call(memory, group=self.group, tag=tag, group_peer=peer))
-
     def send(self, value: Value, tensors: Sequence[Tensor], peer: int) -> None:
-        def call(memory: Tensor, *, group: Any, tag: int, group_peer: int) -> Any:
-            return dist.isend(memory, group=group, tag=tag, group_dst=group_peer)
-
-        self._issue(call, value, tensors, peer)
+        """Reads the memory of these tensors until the wait."""
+        self._issue(value, tensors, partial(dist.isend, group=self.group, group_dst=peer))
 
     def receive(self, value: Value, forms: Sequence[CrossingTensor], peer: int) -> list[Tensor]:
-        """Memory that is written until the wait."""
-
-        def call(memory: Tensor, *, group: Any, tag: int, group_peer: int) -> Any:
-            return dist.irecv(memory, group=group, tag=tag, group_src=group_peer)
-
+        """Tensors whose memory is written until the wait."""
         tensors = [form.empty() for form in forms]
-        self._issue(call, value, tensors, peer)
+        self._issue(value, tensors, partial(dist.irecv, group=self.group, group_src=peer))
         return tensors
+
+    def _issue(self, value: Value, tensors: Sequence[Tensor], call: Callable[..., Any]) -> None:
+        kind, stage, microbatch = value
+        first = (microbatch * 4096 + 2 * stage + (kind == "grad")) * 8
+        self.memory[value] = [_memory(tensor) for tensor in tensors]
+        self.works[value] = [
+            call(memory, tag=(first + n) % (1 << 30)) for n, memory in enumerate(self.memory[value])
+        ]
 
     def wait(self, value: Value) -> None:
         """Until the copy has ended. RuntimeError at the deadline, or where the peer has gone."""
