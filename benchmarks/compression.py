@@ -28,9 +28,9 @@ from remat_compile.backends.torch import PlannedModule, build, measure_step
 from remat_compile.capture.lowered import Lowered
 from remat_compile.capture.torch import export, lower
 from remat_compile.costs import measured
-from remat_compile.ir.analysis.packs import erased
 from remat_compile.ir.codecs import pairs
 from remat_compile.ir.program import Program
+from remat_compile.ir.rewrites.packs import erased
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.plans.make import plan_costed
 from remat_compile.plans.options import Errors

@@ -50,7 +50,7 @@ from remat_compile.ir.schedule import Compute
 from remat_compile.ir.semantics.simulate import Sizes
 from remat_compile.operators.repeats import largest_difference
 from remat_compile.plans.compare.step import StepRunner
-from remat_compile.plans.store import VARIABLE
+from remat_compile.plans.files.store import VARIABLE
 
 
 class GatedBlock(nn.Module):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remat_compile.plans.store import VARIABLE
+from remat_compile.plans.files.store import VARIABLE
 
 
 @pytest.fixture

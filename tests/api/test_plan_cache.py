@@ -28,12 +28,12 @@ from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
 from remat_compile.planners.baselines.store_all import StoreAll
 from remat_compile.plans.cache import SETTINGS, PlanCache, graph_key, surroundings
+from remat_compile.plans.files.store import VARIABLE, Store
 from remat_compile.plans.make import plan_source
 from remat_compile.plans.options import Errors
 from remat_compile.plans.request import PlanRequest, read_request
 from remat_compile.plans.run_planner import Phases
 from remat_compile.plans.source import Source
-from remat_compile.plans.store import VARIABLE, Store
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,7 +16,7 @@ import pytest
 from helpers.stored import rewrite
 from remat_compile import FBError
 from remat_compile.plans.files.files import check_writable, write_text
-from remat_compile.plans.store import VARIABLE, Store, user_store
+from remat_compile.plans.files.store import VARIABLE, Store, user_store
 
 VALUE = ["a text", 7, None, {"k": [1, 2]}]
 

@@ -20,11 +20,11 @@ from remat_compile.backends.torch import build, measure_step
 from remat_compile.capture.lowered import Lowered
 from remat_compile.capture.torch import ensure_trusted, export, lower
 from remat_compile.costs import measured
-from remat_compile.ir.analysis.packs import erased, has_packs
 from remat_compile.ir.codecs import PACKS, UNPACKS, pairs
 from remat_compile.ir.diagnostics import Diagnostic
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.program import Program
+from remat_compile.ir.rewrites.packs import erased, has_packs
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program

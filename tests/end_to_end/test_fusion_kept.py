@@ -25,8 +25,8 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.graph import CNode
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.plans.compare.step import compare_step
+from remat_compile.plans.files.store import VARIABLE, digest
 from remat_compile.plans.fusion import fuse
-from remat_compile.plans.store import VARIABLE, digest
 
 
 @pytest.fixture

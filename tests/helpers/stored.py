@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remat_compile.plans.store import digest
+from remat_compile.plans.files.store import digest
 
 
 def rewrite(folder: Path, kind: str, change: Callable[[Any], Any], *, seal: bool = True) -> Path:

@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 from helpers.paths import CONFORMANCE
-from remat_compile.ir.analysis.packs import Choice, erased, has_packs, pack
 from remat_compile.ir.checks.wellformed import check_program
 from remat_compile.ir.codecs import CODECS, pairs
 from remat_compile.ir.program import Program
+from remat_compile.ir.rewrites.packs import Choice, erased, has_packs, pack
 from remat_compile.ir.schedule import Compute, Free, Offload, Schedule, Step, Wait
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from helpers.paths import TESTS
-from remat_compile.ir.analysis.packs import erased
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Program
+from remat_compile.ir.rewrites.packs import erased
 from remat_compile.ir.schedule import Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import FBError
+from ..ir.rewrites.updates import has_updates
 from ..ir.units import format_bytes, format_ns
 from ..plans.messages.table import columns
 from ..plans.options import Backend, Errors, JaxStyle

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..device.caches import StepCaches
 from ..device.devices import allocation_unit, get_rng_state, set_rng_state
-from ..ir.analysis.identities import equal_views, identities
 from ..ir.analysis.order import capture_order, frees_after_last_use
 from ..ir.expr import Const, Expr, evaluate, mul
 from ..ir.graph import DTYPE_BYTES, Call, CNode, Replay
 from ..ir.program import Header, Program, Target
+from ..ir.rewrites.identities import equal_views, identities
 from ..ir.schedule import Free, Schedule
 from ..ir.semantics.simulate import simulate
 from ..operators.callable import check_operators

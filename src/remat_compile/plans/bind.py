@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import Diagnostic, FBError, Note
+from ..ir.rewrites.updates import has_updates
 from ..verifier.obligations.same_values import instances
 from .compare.graph import graph_differences
 from .compare.layouts import check_layouts, warn_of_layouts

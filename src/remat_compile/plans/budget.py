@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Literal
 
 from ..ir.analysis.liveness import floor_bytes
-from ..ir.analysis.packs import erased
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget, Program
+from ..ir.rewrites.packs import erased
 from ..ir.semantics.simulate import simulate
 from ..ir.units import format_bytes
 from ..report.subject import store_all

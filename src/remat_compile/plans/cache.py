@@ -23,8 +23,8 @@ from ..planners.registry import format_planner
 from ..version import __version__
 from .budget import Baseline, resolve_budget
 from .compare.graph import graph_differences
+from .files.store import Store, digest
 from .plan import Plan, PlanText
-from .store import Store, digest
 
 if TYPE_CHECKING:
     from ..capture.lowered import Lowered

@@ -7,12 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..ir.analysis.packs import has_packs
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
+from ..ir.rewrites.packs import has_packs
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
+from .files.store import user_store
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .packed import better_plan, packed, refuse_codecs
@@ -20,7 +21,6 @@ from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
 from .source import Source
-from .store import user_store
 from .sweep.least import run_for_least
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..ir.analysis.packs import erased, has_packs, pack
 from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.rewrites.packs import erased, has_packs, pack
 from ..ir.wording import worded
 from ..planners.compression.lossless import lossless_choices
 from ..planners.compression.unneeded import without_unneeded

@@ -268,9 +268,11 @@ class Plan:
         loss: Loss = None,
         outputs: Outputs = None,
         optimizer: Optimizer | None = None,
+        max_grad_norm: float | None = None,
         cuda_graph: bool = False,
     ) -> nn.Module:
-        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`.
+        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`, with the
+        `max_grad_norm` that was planned.
 
         `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where
         the plan was made from a model in this process, `cuda_graph` as in `compile`. FB0709 where
@@ -285,7 +287,7 @@ class Plan:
         if optimizer is not None:
             from ..capture.torch.optimizer import OptimizerUpdates
 
-            updates = OptimizerUpdates(optimizer, exported.original)
+            updates = OptimizerUpdates(optimizer, exported.original, max_grad_norm)
         given = plan.program, plan.schedule, exported, self._kernels
         return bind(*given, cuda_graph=cuda_graph, optimizer=updates)
 

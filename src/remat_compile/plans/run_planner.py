@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, assert_never
 
-from ..ir.analysis.updates import has_updates
 from ..ir.diagnostics import Diagnostic, FBError, Note
 from ..ir.program import Budget, Program
+from ..ir.rewrites.updates import has_updates
 from ..ir.wording import worded
 from ..planners.auto import Auto
 from ..planners.bounds.time_bounds import TimeBounds

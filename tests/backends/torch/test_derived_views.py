@@ -24,13 +24,13 @@ from remat_compile.backends.readback.values import (
 from remat_compile.backends.torch import emit
 from remat_compile.backends.torch.readback import check_source
 from remat_compile.capture.torch import export, lower
-from remat_compile.ir.analysis.identities import equal_views
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
-from remat_compile.ir.analysis.reshapes import with_short_reshapes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym
 from remat_compile.ir.graph import ANode, Arg, Call, Graph, Ref, View
 from remat_compile.ir.program import Program
+from remat_compile.ir.rewrites.identities import equal_views
+from remat_compile.ir.rewrites.reshapes import with_short_reshapes
 from remat_compile.ir.schedule import Schedule
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import ClassVar
 
-from remat_compile.ir.analysis.updates import gradients_of, with_updates, without_updates
 from remat_compile.ir.graph import CNode, Graph
 from remat_compile.ir.program import Budget, Program
+from remat_compile.ir.rewrites.updates import gradients_of, with_updates, without_updates
 from remat_compile.ir.schedule import (
     Compute,
     Free,

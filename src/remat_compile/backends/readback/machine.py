@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.graph import CALLER_KINDS, Arg, Atom, Call, CNode, Ref
 from ...ir.program import Program
+from ...ir.rewrites.reshapes import RESHAPES, VIEW
 from ...ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from .values import (
     ANodeInstance,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import assert_never
 
-from ...ir.analysis.reshapes import RESHAPES, VIEW
 from ...ir.expr import Add, CeilDiv, Const, Expr, FloorDiv, Max, Mul, RoundUp, Sym
 from ...ir.graph import Atom
+from ...ir.rewrites.reshapes import RESHAPES, VIEW
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...ir.analysis.packs import Choice
 from ...ir.codecs import CODECS, SAME_ELEMENTS, Codec, index_limit
 from ...ir.expr import evaluate
 from ...ir.graph import ANode, Arg, Call, CNode, Graph, Ref
 from ...ir.program import Program
+from ...ir.rewrites.packs import Choice
 
 LEAST_SAVED = 4096
 """Bytes that packing one value must save, at the sample."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ...ir.analysis.packs import erased
 from ...ir.codecs import Pair, pairs
 from ...ir.diagnostics import FBError
 from ...ir.expr import evaluate
 from ...ir.program import Program
+from ...ir.rewrites.packs import erased
 from ...ir.schedule import Compute, Free, Schedule, Step
 from ...ir.semantics.simulate import Trace, simulate
 

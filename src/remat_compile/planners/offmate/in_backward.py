@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import ClassVar
 
-from ...ir.analysis.updates import for_planners, has_updates, with_updates
 from ...ir.program import Budget, Program
+from ...ir.rewrites.updates import for_planners, has_updates, with_updates
 from ...ir.semantics.simulate import Sizes, simulate
 from ..auto import Auto
 from ..contract import Feasible, Infeasible, NotApplicable, Planner, PlanResult, Progress, TimedOut

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ...ir.analysis.updates import has_updates
 from ...ir.diagnostics import fail
+from ...ir.rewrites.updates import has_updates
 from ...ir.wording import worded
 from ..contract import Feasible, Optimal, Planner, TimedOut, makes_copies
 from ..eviction.dtr import Dtr

@@ -24,9 +24,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.analysis.updates import for_planners, gradients_of, update_places
 from ...ir.graph import CALLER_KINDS, CNode
 from ...ir.program import Program
+from ...ir.rewrites.updates import for_planners, gradients_of, update_places
 from ...ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Step, Wait
 from ...ir.semantics.sizes import Sizes
 from ..instance import Instance, Order

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from time import monotonic
 
-from ...ir.analysis.updates import for_planners
 from ...ir.diagnostics import Diagnostic
 from ...ir.program import Budget
+from ...ir.rewrites.updates import for_planners
 from ...ir.schedule import Compute, Free, Schedule
 from ...ir.semantics.simulate import Trace, simulate
 from ...ir.wording import worded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ir.analysis.updates import has_updates
+from ...ir.rewrites.updates import has_updates
 from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task
 from .homes.place import Placement, everything

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ir.analysis.updates import has_updates
 from ...ir.diagnostics import Diagnostic
+from ...ir.rewrites.updates import has_updates
 from ..contract import NotApplicable
 from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task

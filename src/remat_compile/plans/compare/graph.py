@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ...ir.analysis.packs import erased, has_packs
-from ...ir.analysis.updates import has_updates, without_updates
 from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.expr import Const
+from ...ir.rewrites.packs import erased, has_packs
+from ...ir.rewrites.updates import has_updates, without_updates
 from ...ir.text.printer import format_statement
 from ...verifier.obligations.same_values import instances, same_values
 from .layouts import check_layouts, warn_of_layouts

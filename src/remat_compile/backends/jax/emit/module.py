@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ....ir.analysis.identities import identities
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
+from ....ir.rewrites.identities import identities
 from ....ir.schedule import Schedule
 from ...python.allowed import check_generated
 from ...python.names import called_operators, loss_index, symbol_key

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....device.devices import generator_module
-from ....ir.analysis.packs import has_packs
 from ....ir.graph import ACCUMULATE_OP
 from ....ir.program import Program
+from ....ir.rewrites.packs import has_packs
 from ....ir.schedule import Compute, HostFree, Offload, Schedule, Wait
 from ....operators.aten import ATOMS, METHODS
 from ...python.allowed import Allowed, statements

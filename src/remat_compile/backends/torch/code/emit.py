@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from textwrap import wrap
 
-from ....ir.analysis.identities import equal_views, identities
-from ....ir.analysis.packs import has_packs
-from ....ir.analysis.reshapes import with_short_reshapes
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
+from ....ir.rewrites.identities import equal_views, identities
+from ....ir.rewrites.packs import has_packs
+from ....ir.rewrites.reshapes import with_short_reshapes
 from ....ir.schedule import Compute, Schedule
 from ....operators.callable import check_operators
 from ....version import __version__

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from ....ir.analysis.updates import has_updates
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
+from ....ir.rewrites.updates import has_updates
 from ....ir.schedule import Compute, Free, Home, HostFree, Offload, Prefetch, Schedule, Wait
 from ...python.names import loss_index
 

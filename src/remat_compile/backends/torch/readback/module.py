@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 
 from ....device.devices import generator_module
-from ....ir.analysis.packs import has_packs
 from ....ir.program import Program
+from ....ir.rewrites.packs import has_packs
 from ....ir.schedule import Schedule
 from ...python.allowed import statements
 from ...readback.machine import AbstractMachine

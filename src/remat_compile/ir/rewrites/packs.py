@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
+from ..analysis.regions import renamed_call
 from ..codecs import READS, Codec, is_codec, pairs, without_codec
 from ..graph import ANode, CNode, Graph, View
 from ..program import Program
-from .regions import renamed_call
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..analysis.regions import renamed_call
 from ..graph import Graph, Ref
-from .regions import renamed_call
 
 _SELF_INVERSE = frozenset(("aten.t.default", "aten.transpose.int"))
 _NOTHING = frozenset(("aten.detach.default", "aten.alias.default"))

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..ir.diagnostics import Diagnostic, FBError
-from .files.files import replace_text
+from ...ir.diagnostics import Diagnostic, FBError
+from .files import replace_text
 
 Value = TypeVar("Value")
 
