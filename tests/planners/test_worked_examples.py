@@ -52,6 +52,8 @@ GIVEN = {
         "eviction.keep",
         "eviction.segments",
         "eviction.separator_order",
+        "offmate.blocks.instance",
+        "offmate.blocks.rounding",
         "programs.checkmate_rows",
         "programs.compact",
         "programs.events",
