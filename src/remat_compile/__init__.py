@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import compile, load, plan, sweep
+    from .api import compile, load, pipeline, plan, sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
     from .plans.decisions import import_plan
@@ -31,6 +31,7 @@ __all__ = [
     "import_plan",
     "jax_step",
     "load",
+    "pipeline",
     "plan",
     "sweep",
 ]
@@ -45,6 +46,7 @@ _HOMES = {
     "import_plan": ".plans.decisions",
     "jax_step": ".plans.jax.make",
     "load": ".api",
+    "pipeline": ".api",
     "plan": ".api",
     "sweep": ".api",
 }

@@ -1,4 +1,4 @@
-"""The Python API: `plan`, `compile`, `sweep` and `load`."""
+"""The Python API: `plan`, `compile`, `pipeline`, `sweep` and `load`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plans.files.outputs import files_of_model, files_of_plan
 from .plans.files.recorded import model_of_plan, with_sizes
 from .plans.make import costed_program, plan_program, plan_source, planned_source, with_caches
 from .plans.messages.progress import Progress
-from .plans.options import Errors, PlanKeywords, SweepKeywords, named_keywords
+from .plans.options import CostKeywords, Errors, PlanKeywords, SweepKeywords, named_keywords
 from .plans.plan import Plan
 from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
 from .plans.run_planner import Phases
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
     from .backends.torch import PlannedModule
     from .planners.contract import Planner
+    from .plans.pipeline.step import PipelineStep
 
 OnChange = Literal["error", "eager", "replan"]
 
-__all__ = ["compile", "load", "plan", "plan_program", "read_program", "sweep"]
+__all__ = ["compile", "load", "pipeline", "plan", "plan_program", "read_program", "sweep"]
 
 
 @named_keywords(PlanKeywords)
@@ -234,6 +235,57 @@ def sweep(
         program = costed_program(source, request, phases)
     made = run_sweep(program, *asked, time_limit_s=request.time_limit_s, progress=phases.said)
     return replace(made, _reads=reads)
+
+
+@named_keywords(CostKeywords)
+def pipeline(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    microbatches: int,
+    budget: str | int | None = None,
+    link: str | None = None,
+    planner: str = "one-f-one-b",
+    loss: Loss = None,
+    group: Any = None,
+    timeout_s: float | None = None,
+    progress: Progress = None,
+    **options: Unpack[CostKeywords],
+) -> PipelineStep:
+    """The training step of `model` over the ranks of a `torch.distributed` process group.
+
+    Called on every rank (under `torchrun`) with the same model and batch; every tensor of `args`
+    has the batch as dimension 0, which `microbatches` divides. `budget` bounds the bytes of each
+    rank, `link` is the bandwidth between two. Rank 0 plans; each rank checks all rows and runs its
+    own. The model returns its loss, or `loss` is the path to it. `timeout_s` bounds each wait (the
+    larger of 30 s and 20 times the predicted step). `step(*args)` then adds gradients to `.grad`.
+    FB1022 and FB1030 to FB1034 for what cannot be run.
+    """
+    from .plans.pipeline.make import read_pipeline_request
+    from .plans.pipeline.step import build_step
+
+    errors = Errors()
+    costs = options.get("costs") or (None if options.get("device") else "measured")
+    planning = read_request(errors, costs=costs, device=options.get("device"))
+    errors.collect(lambda: _check_model(model, args, Wanted(loss)))
+    request = read_pipeline_request(
+        errors, planner, microbatches, budget, link, options.get("time_limit_s", 60.0)
+    )
+    errors.raise_if_any()
+    assert planning is not None
+    assert request is not None
+    return build_step(
+        model,
+        tuple(args),
+        kwargs or {},
+        request,
+        planning,
+        Phases(progress),
+        wanted=Wanted(loss),
+        group=group,
+        timeout_s=timeout_s,
+    )
 
 
 @named_keywords()

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.paths import fbir
 from helpers.planners.graphs import chain
+from helpers.planners.stub import Stub
 from remat_compile import FBError, Plan, verifier
 from remat_compile.api import plan_program
 from remat_compile.ir.analysis.order import capture_order, frees_after_last_use
@@ -21,7 +22,7 @@ from remat_compile.ir.schedule import Compute, Schedule
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.planners.bounds.time_bounds import TimeBounds
-from remat_compile.planners.contract import Feasible, Infeasible, PlanResult, Progress, TimedOut
+from remat_compile.planners.contract import Feasible, Infeasible, TimedOut
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.registry import parse_planner
 from remat_compile.plans import prove as _prove
@@ -50,18 +51,11 @@ def fake(answer: Callable[[Program], object]) -> Any:
     """A planner that answers with whatever `answer` gives."""
 
     @dataclass(frozen=True)
-    class Fake:
+    class Fake(Stub):
         name: ClassVar[str] = "fake"
 
-        def plan(
-            self,
-            program: Program,
-            budget: Budget | None,
-            *,
-            time_limit_s: float = 60.0,
-            progress: Progress | None = None,
-        ) -> PlanResult:
-            return answer(program)  # type: ignore[return-value]
+        def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
+            return answer(program)
 
     return Fake()
 

@@ -11,10 +11,10 @@ import pytest
 
 from helpers.clock import HANGS_S, Clock, skips
 from helpers.planners.graphs import chain, transformer
+from helpers.planners.stub import Stub
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free
-from remat_compile.planners import Planner, PlanResult
-from remat_compile.planners.contract import Progress
+from remat_compile.planners import Planner
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.plans import run_planner
 from remat_compile.plans.budget import Baseline
@@ -33,20 +33,11 @@ def slow(units: int, skip: Clock, limits_s: list[float]) -> Planner:
     """`dtr`, as if it took so many units; not found by its name, and so run in this process."""
 
     @dataclass(frozen=True)
-    class Slow:
+    class Slow(Stub):
         name: ClassVar[str] = "slow"
-        applicability: ClassVar[str] = "any graph"
-        source: ClassVar[str] = "dtr"
 
-        def plan(
-            self,
-            program: Program,
-            budget: Budget | None,
-            *,
-            time_limit_s: float = 60.0,
-            progress: Progress | None = None,
-        ) -> PlanResult:
-            limits_s.append(time_limit_s)
+        def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
+            limits_s.append(limit_s)
             skip(units * UNIT_S)
             return Dtr(rounds=0).plan(program, budget)
 

@@ -347,7 +347,7 @@ def costs_of(plan: Plan) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
-    """A plan and the folder in which it was kept with its costs_of; tests change copies of that."""
+    """A plan and the folder in which it was kept with its costs; tests change copies of that."""
     folder = tmp_path_factory.mktemp("kept") / "plans"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(VARIABLE, str(folder))
@@ -356,7 +356,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
 
 @pytest.fixture
 def first(folder: Path, kept: tuple[Plan, Path]) -> Plan:
-    """The plan that lies in `folder` with its costs_of."""
+    """The plan that lies in `folder` with its costs."""
     shutil.copytree(kept[1], folder)
     return kept[0]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import io
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
+from remat_compile.capture.torch.optimizer import OptimizerUpdates
 from remat_compile.ir.schedule import Compute
 from remat_compile.verifier import ProvenPlan, verify
 
@@ -58,12 +62,12 @@ def of(kind: type[Optimizer], **numbers: Any) -> Make:
 ADAMW = of(AdamW, lr=1e-2, weight_decay=0.1)
 
 
-def compiled(make: Make, *sides: str) -> tuple[nn.Module, Optimizer, TrainingStep]:
+def compiled(make: Make, *sides: str, **more: Any) -> tuple[nn.Module, Optimizer, TrainingStep]:
     torch.manual_seed(0)
     model = Net()
     optimizer = make(model)
     options: dict[str, Any] = {"planner": HomedUpdates(sides), "link": "1GB/s"} if sides else {}
-    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer, **options)
+    step = remat_compile.compile(model, (batch(0),), optimizer=optimizer, **options, **more)
     assert isinstance(step, TrainingStep)
     return model, optimizer, step
 
@@ -129,6 +133,78 @@ def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> No
     assert sum(anode[old].kind == "param" for old in ended) == len(list(model.parameters()))
     assert any(run.on_host for run in updates) == ("host" in sides)
     assert bool(plan.schedule.homes) == bool({*sides} - {"device"})
+
+
+@pytest.mark.parametrize("sides", [("home",), ("host",), ("host", "home", "device")])
+def test_late_copies_and_late_updates_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+) -> None:
+    """Gradients that arrive late on the host, and an optimizer that is slow there."""
+    model, optimizer, train = compiled(ADAMW, *sides)
+    copies = train.module.planned_step.copies
+    assert copies is not None
+    monkeypatch.setattr(copies.engine, "delay", lambda direction, _: 0.02 * (direction == "d2h"))
+    run, main = OptimizerUpdates.run, threading.main_thread()
+
+    def late(self: OptimizerUpdates, name: str, tensors: Sequence[Tensor]) -> None:
+        if threading.current_thread() is not main:
+            time.sleep(0.03)
+        run(self, name, tensors)
+
+    monkeypatch.setattr(OptimizerUpdates, "run", late)
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
+
+
+@pytest.mark.parametrize(("norm", "sides"), [(0.05, ()), (1e6, ("host",))])
+def test_gradients_are_clipped_as_by_pytorch(norm: float, sides: tuple[str, ...]) -> None:
+    """Where the norm is above, and where it is below."""
+    model, optimizer, train = compiled(ADAMW, *sides, max_grad_norm=norm)
+    torch.manual_seed(0)
+    other = Net()
+    stepper = ADAMW(other)
+    for index in range(3):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        theirs = other(batch(index))
+        theirs.backward()
+        before = nn.utils.clip_grad_norm_(other.parameters(), norm, foreach=False)
+        assert (before > norm) == (norm < 1)
+        stepper.step()
+        stepper.zero_grad()
+        assert torch.equal(loss, theirs)
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
+
+
+def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> None:
+    """A plan that was written and read trains as well, and not without an optimizer."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = ADAMW(model)
+    plan = remat_compile.plan(model, (batch(0),), optimizer=optimizer)
+    plan.save(tmp_path / "step.fbir")
+    read = remat_compile.load(tmp_path / "step.fbir")
+    code, message = codes(lambda: read.bind(model, (batch(0),)))
+    assert (code, message) == ("FB0547", "the plan updates parameters, and no optimizer is given")
+    train = read.bind(model, (batch(0),), optimizer=optimizer)
+    other = copy.deepcopy(model)
+    stepper = ADAMW(other)
+    for index in range(2):
+        torch.manual_seed(index)
+        loss = train(batch(index))
+        torch.manual_seed(index)
+        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
 
 
 @pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
@@ -326,6 +402,7 @@ def test_a_model_that_gives_no_number_to_minimise() -> None:
         ({"on_change": "eager"}, 'use on_change="error"'),
         ({"on_change": "replan"}, 'use on_change="error"'),
         ({"fuse": "inductor"}, 'use fuse="none"'),
+        ({"max_grad_norm": 0.0}, "pass optimizer= and a number above 0"),
     ],
 )
 def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -> None:

@@ -21,6 +21,7 @@ AREAS = {
     "FB07": "Files and the command line",
     "FB08": "Verifier",
     "FB09": "Backends and costs",
+    "FB10": "Pipelines",
 }
 
 INTRODUCTION = """# Diagnostics

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,21 +15,15 @@ from helpers.planners.budgets import share
 from helpers.planners.copying_truth import least_time_ns
 from helpers.planners.graphs import chain, transformer, unet
 from helpers.planners.matrix import COPYING, HOMES, check, linked
+from helpers.planners.stub import Stub
 from helpers.slow import default_only
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.semantics.simulate import simulate
 from remat_compile.ir.text.parser import parse_program
 from remat_compile.ir.text.printer import format_program
-from remat_compile.planners import (
-    Feasible,
-    Infeasible,
-    NotApplicable,
-    Optimal,
-    PlanResult,
-    parse_planner,
-)
-from remat_compile.planners.contract import Progress, makes_copies
+from remat_compile.planners import Feasible, Infeasible, NotApplicable, Optimal, parse_planner
+from remat_compile.planners.contract import makes_copies
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.offload.tables import joint_answer
 from remat_compile.planners.offload.tables.offload_table import Rates, best_sets
@@ -77,21 +71,12 @@ def test_the_planners_that_copy_say_so() -> None:
 
 
 @dataclass(frozen=True)
-class Silent:
+class Silent(Stub):
     """Copies, and does not say so."""
 
     name: ClassVar[str] = "silent"
-    applicability: ClassVar[str] = "any graph"
-    source: ClassVar[str] = "a test"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
         return parse_planner("offload-greedy").plan(program, budget)
 
 

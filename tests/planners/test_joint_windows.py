@@ -9,7 +9,7 @@ from itertools import chain as joined
 from itertools import combinations, pairwise, product
 from random import Random
 from time import monotonic
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from helpers.planners.exact_claims import holds
 from helpers.planners.graphs import chain, random_dag, residual
 from helpers.planners.matrix import linked
 from helpers.planners.mixed_steps import mixed_chain, mixed_dag
+from helpers.planners.stub import Stub
 from helpers.slow import default_only
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.schedule import Compute, Free, Schedule
@@ -30,7 +31,7 @@ from remat_compile.planners import (
     TimedOut,
     parse_planner,
 )
-from remat_compile.planners.contract import Progress, makes_copies
+from remat_compile.planners.contract import makes_copies
 from remat_compile.planners.instance import Instance, Order
 from remat_compile.planners.offload.copies.clock import course_of, time_ns
 from remat_compile.planners.offload.copies.place import Frame, Move, within
@@ -330,22 +331,13 @@ def test_the_bound_of_a_planner_without_copies_is_not_passed_on(
 
 
 @dataclass(frozen=True)
-class SaysBest:
+class SaysBest(Stub):
     """The plan of dtr, called the best of all that do not copy."""
 
     said: type[Optimal | TimedOut]
     name: ClassVar[str] = "says-best"
-    applicability: ClassVar[str] = "any graph"
-    source: ClassVar[str] = "a test"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
         result = parse_planner("dtr{rounds=0}").plan(program, budget)
         assert isinstance(result, Feasible)
         return self.said(result.schedule, result.time_ns, result.time_ns)
@@ -374,23 +366,14 @@ def test_no_time_returns_the_other_planners_answer() -> None:
 
 
 @dataclass(frozen=True)
-class ByHand:
+class ByHand(Stub):
     """A schedule that was written down."""
 
     name: ClassVar[str] = "by-hand"
-    applicability: ClassVar[str] = "its graph"
-    source: ClassVar[str] = "a test"
     copies: ClassVar[bool] = True
     schedule: Schedule
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
         return Feasible(self.schedule, simulate(program, self.schedule).time_ns, None)
 
 

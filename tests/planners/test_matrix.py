@@ -225,7 +225,9 @@ WITHIN = (1, 4, 30)
 CASES = [(planner, within) for planner in sorted(available()) for within in WITHIN]
 
 
-@pytest.mark.parametrize(("planner", "within"), default_only(CASES, CASES[::2]))
+@pytest.mark.parametrize(
+    ("planner", "within"), default_only(CASES, {*CASES[::2], ("rotor-floating", 30)})
+)
 def test_a_planner_ends_at_its_limit(
     planner: str, within: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

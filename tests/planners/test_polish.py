@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from helpers.clock import HANGS_S, skips
 from helpers.planners.exact_claims import budget_at, holds, reachable
 from helpers.planners.graphs import chain, random_dag, residual, transformer, unet
+from helpers.planners.stub import Stub
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.planners import (
     Feasible,
     Infeasible,
     Optimal,
-    PlanResult,
     TimedOut,
     format_planner,
     parse_planner,
 )
-from remat_compile.planners.contract import Progress
 from remat_compile.planners.instance import Instance
 from remat_compile.planners.polish.polish import Descent, Polish
 from remat_compile.planners.programs.events import Windows, window_events
@@ -30,19 +29,12 @@ from remat_compile.planners.solvers.solve import MilpSolver
 
 
 @dataclass(frozen=True)
-class Wasteful:
+class Wasteful(Stub):
     """The plan of dtr with the forward run once more for nothing."""
 
     name: ClassVar[str] = "wasteful"
 
-    def plan(
-        self,
-        program: Program,
-        budget: Budget | None,
-        *,
-        time_limit_s: float = 60.0,
-        progress: Progress | None = None,
-    ) -> PlanResult:
+    def answer(self, program: Program, budget: Budget | None, limit_s: float) -> Any:
         assert budget is not None
         instance = Instance.of(program, budget.kind)
         first = instance.names_C.index("F0")

@@ -63,7 +63,6 @@ def test_a_gradient_that_only_waits_is_made_later() -> None:
     assert isinstance(verify(program, result.schedule, (BUDGET,)), ProvenPlan)  # type: ignore[union-attr]
 
 
-@pytest.mark.slow  # below: `auto` goes on in another order, and bounds are those of all orders
 def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     program = tied()
     exact = parse_planner("rk-checkmate").plan(program, BUDGET)

@@ -54,6 +54,8 @@ GIVEN = {
         "eviction.separator_order",
         "offmate.blocks.instance",
         "offmate.blocks.rounding",
+        "pipeline.layers",
+        "pipeline.pattern",
         "programs.checkmate_rows",
         "programs.compact",
         "programs.events",

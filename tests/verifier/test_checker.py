@@ -73,8 +73,8 @@ def code_lines(path: Path) -> int:
 def test_it_stays_small_enough_to_be_read() -> None:
     """`spec/trust.md` and `spec/verification.md` tell these figures."""
     lines = {path.stem: code_lines(path) for path in CHECKER.glob("*.py")}
-    judging = sum(lines.values()) - lines["read"] - lines["clock"]
-    assert (judging, lines["clock"], lines["read"]) == (387, 35, 258)
+    judging = sum(lines.values()) - lines["read"] - lines["clock"] - lines["packs"]
+    assert (judging, lines["clock"], lines["packs"], lines["read"]) == (394, 35, 110, 263)
 
 
 def test_imports_nothing_of_ours() -> None:

@@ -30,8 +30,9 @@ from remat_compile.verifier.arithmetic.shapes import is_at_least
 from remat_compile.verifier.assumptions import assumptions
 from remat_compile.verifier.inquiry import Inquiry
 from remat_compile.verifier.obligations.values import WrongValues, prove_values
+from remat_compile.verifier.read.calls import same_call
 from remat_compile.verifier.read.events import unfold
-from remat_compile.verifier.read.statements import Statements, read_statements, same_call
+from remat_compile.verifier.read.statements import Statements, read_statements
 
 TWICE = """\
 fbir 1

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "Run one step of a plan and compare it with ordinary autograd.",
     "import-plan": "Prove what another tool saves and computes again.",
     "sweep": "The time that planners need under a range of budgets.",
+    "pipeline": "Plan a step on several ranks, or check a file of one.",
     "planners": "List the planners, what they take, and their options.",
     "devices": "List the devices that a plan can be made for.",
     "completion": "Print the script that completes this command in a shell.",

@@ -31,6 +31,7 @@ ASKED = (
     "workers",
     "time_limit_s",
     "fuse",
+    "codecs",
     "costs",
     "device",
     "grads",

@@ -11,6 +11,7 @@ import torch
 from ..ir.diagnostics import fail, nearest
 from ..ir.expr import Add, CeilDiv, Const, FloorDiv, Max, Mul, RoundUp, Sym, evaluate
 from ..ir.graph import Arg, Atom, AtomKind, Ref
+from . import codecs  # noqa: F401 (registers operators)
 from .overloads import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_operators
 
 METHODS = {

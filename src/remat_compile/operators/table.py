@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+from ..ir.codecs import PACKS, READS, UNPACKS
+
 PURE = frozenset(("aten", "prims"))
 """PyTorch's own namespaces of tensor arithmetic."""
 
@@ -87,6 +89,8 @@ def _given(
 def effects(op: str) -> Effects | None:
     """Return the effects of the operator under a name of the IR; None for those of a user's
     libraries."""
+    if op in PACKS or op in UNPACKS or op in READS:
+        return Effects()
     known = _table()
     flags = known.get(op, known.get(f"{op.partition('.')[0]}.*"))
     return None if flags is None else Effects(flags)

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 from ..ir.analysis.liveness import floor_bytes
+from ..ir.analysis.packs import erased
 from ..ir.diagnostics import Diagnostic, FBError, nearest
 from ..ir.program import Budget, Program
 from ..ir.semantics.simulate import simulate
@@ -61,7 +62,7 @@ class BudgetText:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The step with nothing recomputed, and the least that any plan needs, in bytes.
+    """The step with nothing recomputed nor packed, and the least that any plan needs, in bytes.
 
     `floor_at` and `activation_floor_at` name the cNode whose working set is the floor.
     """
@@ -76,6 +77,7 @@ class Baseline:
 
     @staticmethod
     def of(program: Program) -> Baseline:
+        program = erased(program)
         trace = simulate(program, store_all(program))
         return Baseline(
             trace.peak_bytes,

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..ir.analysis.packs import has_packs
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
@@ -14,6 +15,7 @@ from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
+from .packed import better_plan, packed, refuse_codecs
 from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -65,9 +67,11 @@ def planned_source(
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
     with _lowered(source, request.device, phases) as lowered:
+        packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
-        cache = None if store is None else PlanCache.of(store, lowered)
-        plan, diagnostics = _cached_or_made(lowered, request, phases, cache, source.optimizer)
+        cache = None if store is None else PlanCache.of(store, packed_too)
+        plan, diagnostics = _cached_or_made(packed_too, request, phases, cache, source.optimizer)
+        lowered = packed_too if has_packs(plan.graph) else lowered
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
@@ -105,7 +109,7 @@ def _cached_or_made(
         program = optimizer.on(program, measured=request.device is None)
         if request.device is not None:
             program = _roofline(program, request.device, phases)
-    plan = plan_costed(program, request, phases)
+    plan = better_plan(program, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
@@ -114,6 +118,7 @@ def _cached_or_made(
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
+    refuse_codecs(request)
     plan = plan_costed(costed_program(program, request, phases), request, phases)
     return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
 

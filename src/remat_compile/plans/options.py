@@ -25,6 +25,8 @@ Solver = Literal["z3", "cvc5", "both"]
 Fuse = Literal["none", "auto", "inductor", "xla"]
 """Runs of a plan become kernels of PyTorch (those that are measured faster, or all that can), or
 regions as XLA computes them."""
+Codecs = Literal["none", "lossless"]
+"""Values that are kept for the backward may be packed by codecs that give them back bit for bit."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
 """Targets that a plan can be written for: code of a backend, a trace for Perfetto, a graph for
 Graphviz."""
@@ -136,6 +138,16 @@ OPTIONS = {
         kind=Fuse,
         commands=("plan",),
     ),
+    "codecs": Option(
+        "none",
+        'whether values that are kept for the backward may be packed: "lossless" packs masks of a '
+        "byte into bits where the plan is faster within the budget then; every bit of the "
+        "gradients stays",
+        "Pack what is kept for the backward: masks into bits (lossless), where that is faster "
+        "within the budget. Gradients keep every bit.",
+        kind=Codecs,
+        commands=("plan",),
+    ),
     "costs": Option(
         None,
         '"measured" on this machine, as is done for a model, or by "roofline" for the device; a '
@@ -199,6 +211,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     offload: bool
     cache: bool
     fuse: Fuse
+    codecs: Codecs
 
 
 class ProofKeywords(TypedDict, total=False):

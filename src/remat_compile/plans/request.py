@@ -15,7 +15,7 @@ from ..planners.workers.addresses import with_workers
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files.files import keep_text
 from .link.link import LinkText, parse_link
-from .options import OPTIONS, Backend, Costs, Errors, Fuse, Grads, PlanKeywords
+from .options import OPTIONS, Backend, Codecs, Costs, Errors, Fuse, Grads, PlanKeywords
 
 if TYPE_CHECKING:
     from ..costs import Device
@@ -46,6 +46,7 @@ class PlanRequest:
     link: LinkText | None = None
     cache: bool = False
     fuse: Fuse = "none"
+    codecs: Codecs = "none"
 
 
 def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest | None:
@@ -63,6 +64,11 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
     if asked["grads"] not in (None, *get_args(Grads)):
         errors.add("FB0707", f'grads is "{asked["grads"]}"', "write fresh or accumulate")
     errors.collect(lambda: check_choice("way to fuse", asked["fuse"], Fuse))
+    errors.collect(lambda: check_choice("family of codecs", asked["codecs"], Codecs))
+    if asked["codecs"] != "none" and asked["fuse"] != "none":
+        message = "fused plans keep every value as it is, and codecs are to pack some"
+        hint = worded("leave {fuse} or {codecs} away")
+        errors.add("FB0479", message, hint)
     planner = errors.collect(lambda: _chosen_planner(asked))
     if (rate := asked["link"]) is not None:
         link = errors.collect(lambda: parse_link(rate))
@@ -82,6 +88,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         link,
         asked["cache"],
         asked["fuse"],
+        asked["codecs"],
     )
 
 

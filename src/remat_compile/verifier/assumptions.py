@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..ir.codecs import PACKS
 from ..ir.expr import Const
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, UPDATE_OP, ANode
 from ..ir.program import Program
@@ -13,7 +14,7 @@ from ..ir.schedule import Compute, Schedule
 from ..operators import effects
 from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
-from .read.statements import names_in, same_call
+from .read.calls import names_in, same_call
 
 MOST_NAMES = 3
 
@@ -42,6 +43,7 @@ def assumptions(
         *_replay_forms(program, schedule),
         *_regions(program),
         *_updates(program),
+        *_codecs(program),
         *_gradients(program),
         *_costs(program),
         *_loss(program),
@@ -105,6 +107,14 @@ def _updates(program: Program) -> Iterator[Assumption]:
         shown = "1 update" if updates == 1 else f"{updates} updates"
         text = f"{shown}: new contents come of what is named and of the optimizer's numbers alone; "
         yield Assumption("updates", text + "temporaries on the host are not counted")
+
+
+def _codecs(program: Program) -> Iterator[Assumption]:
+    """The axioms of codecs that the values rest on, each with how often it is used."""
+    used = Counter(PACKS[c.call.op] for c in program.graph.cnodes if c.call.op in PACKS)
+    if used:
+        axioms = (f"{codec.name} ({number}): {codec.axiom}" for codec, number in used.items())
+        yield Assumption("codecs", f"packed values: {'; '.join(axioms)}")
 
 
 def _costs(program: Program) -> Iterator[Assumption]:

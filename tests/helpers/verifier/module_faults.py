@@ -44,10 +44,11 @@ LIMIT_S = 20
 """Of processor time, for all plans under one fault."""
 KINDS: tuple[Literal["device", "activation", "host"], ...] = ("device", "activation", "host")
 CHECKER = tuple(
-    f"verifier/check/{name}.py" for name in ("check", "clock", "graph", "machine", "sizes", "read")
+    f"verifier/check/{name}.py"
+    for name in ("check", "clock", "graph", "machine", "packs", "sizes", "read")
 )
 MODULES = (
-    *(f"verifier/read/{name}.py" for name in ("statements", "events", "sizes")),
+    *(f"verifier/read/{name}.py" for name in ("statements", "events", "packs", "sizes")),
     *(f"verifier/obligations/{name}.py" for name in ("validity", "memory", "races", "values")),
     *(f"verifier/obligations/{name}.py" for name in ("claims", "memory_ranges", "largest")),
     *(f"verifier/arithmetic/{name}.py" for name in ("walk", "profile", "terms", "intervals")),
@@ -195,7 +196,7 @@ def _entries(entry: Entry) -> Iterator[Entry]:
 def entries_for(module: str) -> list[Entry]:
     """The plans that a module has a say in: the others would only take time."""
     name = Path(module).stem
-    reads = module.startswith("ir/") or module in CHECKER or name == "statements"
+    reads = module.startswith("ir/") or module in CHECKER or name in ("statements", "packs")
     adds = name in (
         "memory",
         "sizes",

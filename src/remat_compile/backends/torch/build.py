@@ -149,9 +149,10 @@ def compiled_step(
         args[first:] = flight.layouts.fit(args[first:], flight.unused.missing)
         if compiled:
             _resolve(args, first)
-        call = args[copies_at]
+        # Without homes nothing of `args` is held here: the step frees what it was given.
+        call = args[copies_at] if copies is not None and schedule.homes else None
         made = run_other(args, constants)
-        if copies is not None and schedule.homes:
+        if copies is not None and call is not None:
             at_home = copies.gradients(call, interface.grads)
             made = [at_home.get(at, gradient) for at, gradient in enumerate(made)]
         return flight.unused.leave_out(made)

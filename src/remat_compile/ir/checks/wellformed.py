@@ -14,6 +14,7 @@ from .graph import check_graph
 from .layouts import check_layouts
 from .numbers import check_numbers
 from .operators import check_operators
+from .packs import check_packs
 from .regions import check_regions
 from .text import check_text
 
@@ -32,6 +33,7 @@ def check_program(
     points = Points(program.symbols)
     check_forms(program.graph, names, points, findings)
     check_regions(program.graph, findings)
+    check_packs(program.graph, names, findings)
     check_sizes(program, points, findings)
     check_numbers(program, points, findings)
     check_operators(program, findings)

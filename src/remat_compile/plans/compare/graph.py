@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ...ir.analysis.packs import erased, has_packs
 from ...ir.analysis.updates import has_updates, without_updates
 from ...ir.diagnostics import Diagnostic, FBError, Note
 from ...ir.expr import Const
@@ -37,6 +38,7 @@ class GraphSeen(Enum):
 
     UNSEEN = "model not seen"
     SAME_TEXT = "same text"
+    PACKED = "same text but for packed values"
     SAME_VALUES = "same text but for fused cNodes, each the composition of the model's calls"
     EXECUTED = "executed at two inputs"
 
@@ -56,7 +58,7 @@ class GraphCheck:
         match self.seen:
             case GraphSeen.UNSEEN:
                 return "for the graph as written: model not seen"
-            case GraphSeen.SAME_TEXT | GraphSeen.SAME_VALUES:
+            case GraphSeen.SAME_TEXT | GraphSeen.PACKED | GraphSeen.SAME_VALUES:
                 return f"graph compared with model {self.model}: {self.seen.value}"
             case GraphSeen.EXECUTED:
                 return f"graph compared with model {self.model}: executed at two inputs, {self.how}"
@@ -85,7 +87,8 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
     ensure_trusted(lowered)
     warn_of_layouts(program, lowered.program)
     if same:
-        return GraphCheck(GraphSeen.SAME_VALUES if fused else GraphSeen.SAME_TEXT, model)
+        plain = GraphSeen.PACKED if has_packs(program.graph) else GraphSeen.SAME_TEXT
+        return GraphCheck(GraphSeen.SAME_VALUES if fused else plain, model)
     from .run_graph import Incomparable, compare_runs
 
     try:
@@ -109,14 +112,23 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     """Return the differences of two captures of a model, in words; costs and sizes do not count.
 
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
-    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is.
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is. Packed
+    values of one alone are taken out.
     """
+    planned, captured = _both_packed_or_none(planned, captured)
     if any(c.is_fused for c in planned.graph.cnodes):
         return fused_differences(planned, captured)[:limit]
     lines = [line for line, _ in _differing(planned, captured)]
     if len(lines) > limit:
         lines[limit:] = [f"and {len(lines) - limit} more differences"]
     return lines
+
+
+def _both_packed_or_none(one: Program, other: Program) -> tuple[Program, Program]:
+    """The programs, without packed values where only one has some."""
+    if has_packs(one.graph) == has_packs(other.graph):
+        return one, other
+    return erased(one), erased(other)
 
 
 def _differing(planned: Program, captured: Program) -> Iterator[tuple[str, Span | None]]:
@@ -201,6 +213,7 @@ def _dimensions(program: Program) -> list[tuple[str, int, int]]:
 
 def _same_text(planned: Program, captured: Program) -> bool:
     """Return whether the texts are equal but for times, workspaces, places and `grads`."""
+    planned, captured = _both_packed_or_none(planned, captured)
     declared = [
         (p.symbols, [c.name for c in p.graph.cnodes], [*map(format_statement, p.graph.anodes)])
         for p in (planned, captured)

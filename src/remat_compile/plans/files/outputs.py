@@ -30,9 +30,9 @@ __all__ = [
     "values_beside",
 ]
 
-Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture"]
+Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture", "pipeline"]
 """Kinds of files that are written: a program in text form, code, the `.npz` file beside it or the
-`.pt` file that it is compared with, a sweep; a report, a trace or a graph."""
+`.pt` file that it is compared with, a sweep; a report, a trace or a graph; rows of a pipeline."""
 
 HEADS: Mapping[Kind, re.Pattern[bytes]] = {
     "plan": re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n)*fbir [0-9]+\s"),
@@ -53,9 +53,10 @@ HEADS: Mapping[Kind, re.Pattern[bytes]] = {
         re.DOTALL,
     ),
     "tensors": re.compile(rb"\x80\x02}q\x00\(X\x1a\x00\x00\x00%sq\x01}" % MARK.encode()),
+    "pipeline": re.compile(rb'(?:\s|#[^\n]*\n)*pipeline [0-9]+ by "'),
     "values": re.compile(rb"(?:\w+\|[^|]*\|\w+\.npy\n)+"),
 }
-"""Beginnings of our files: of the last two, the pickle in it, and the names of its entries."""
+"""Beginnings of our files; of tensors and values, the pickle and the names of the entries."""
 HEAD_BYTES = 1 << 16
 
 

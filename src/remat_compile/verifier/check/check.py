@@ -84,7 +84,7 @@ def keeps_sizes(p: Program, box: Box, search: Search) -> None:
     taken = [pair for c in p.nodes.values() for pair in c.takes_over(p.reads(c)).items()]
     pairs = {(p.size[a], p.size[b]) for a, b in taken}
     goals = [f"{x} {y} -" for a, b in pairs if a != b for x, y in ((a, b), (b, a))]
-    for goal in (*goals, *(f"0 {e} -" for e in p.expressions())):
+    for goal in (*goals, *p.least, *(f"0 {e} -" for e in p.expressions())):
         search.everywhere(box, [goal], lambda values: max(values.values()) <= 0)
 
 

@@ -1,5 +1,6 @@
 """The rules of graphs and bindings of `spec/grammar.md`, on which `spec/semantics.md` rests."""
 
+from .packs import keeps_pairs
 from .read import CALLERS, Program, need
 
 KEPT = ("output", "param_grad", "updated")
@@ -58,4 +59,5 @@ def keeps_rules(p: Program) -> None:
         there |= {*written}
         phase = call.phase
     need(there == p.kind.keys(), "somebody writes nothing:", *(p.kind.keys() - there))
+    keeps_pairs(p)
     need([call.phase for call in p.nodes.values()].count("loss") == 1, "there is not one loss")

@@ -8,6 +8,8 @@ views, `m` maybe. What has another flag is no function that a plan may call.
 from functools import cache
 from pathlib import Path
 
+LIBRARY = "remat_compile"  # of the codecs
+
 
 def draws(operator: str, words: list[str]) -> bool:
     place = flags(operator).partition("r")[2].rstrip("vmwn")
@@ -36,8 +38,15 @@ def gives_view(operator: str) -> bool:
 
 def may_give_view(operator: str) -> bool:
     """Return whether an operator may give a view; one of no library of PyTorch's own may."""
-    known = operator.split(".")[0] in ("aten", "prims")
+    known = operator.split(".")[0] in ("aten", "prims", LIBRARY)
     return not known or bool({*"vm"} & {*flags(operator)})
+
+
+def codec(operator: str) -> tuple[str, str]:
+    """Return `pack` or `unpack`, and by which codec; nothing of other operators."""
+    library, _, rest = operator.partition(".")
+    half, _, kind = rest.removesuffix(".default").partition("_")
+    return (half, kind) if library == LIBRARY else ("", "")
 
 
 def given(words: list[str], place: int, name: str) -> list[str]:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from sys import intern
 from typing import TypeAlias
 
-from .operators import draws, gives_view, is_function, may_give_view
+from .operators import codec, draws, gives_view, is_function, may_give_view
 
 WORD = re.compile(  # a group of what is neither a comment nor space
     r"""//.* | [ \t\r]+ | ( @?"(?:[^"\\]|\\.)*" | [%@][A-Za-z0-9_][A-Za-z0-9_./-]*
@@ -84,8 +84,11 @@ class Program:
     symbols: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # low, high, sample
     target: dict[str, int] = field(default_factory=lambda: {"granularity": 1})
     kind: dict[str, str] = field(default_factory=dict)  # of each aNode
+    type: dict[str, Words] = field(default_factory=dict)  # element type and shape of each aNode
     size: dict[str, str] = field(default_factory=dict)  # bytes of each aNode
+    least: Words = field(default_factory=Words)  # expressions that are nowhere above 0
     base: dict[str, str] = field(default_factory=dict)  # the storage of each aNode and view
+    view: dict[str, Words] = field(default_factory=dict)  # operator and arguments of each view
     nodes: dict[str, Operation] = field(default_factory=dict)
     bound: list[tuple[str, str, str]] = field(default_factory=list)  # kind, storage, second or ""
     accumulate: bool = False
@@ -200,7 +203,8 @@ def read_node(p: Program, words: Words) -> None:
     name = words[0]
     need(name not in p.base and name not in p.nodes, name, "is declared twice")
     match words:
-        case [_, ":", kind, _, "[", *rest] if name[0] == "%":
+        case [_, ":", kind, element, "[", *rest] if name[0] == "%":
+            p.type[name] = [element, "[", *rest[: rest.index("]") + 1]]
             stack = rest[: rest.index("]") : -1]
             need(stack.pop() == "bytes", "no bytes")
             p.kind[name], p.base[name] = kind, name
@@ -210,7 +214,7 @@ def read_node(p: Program, words: Words) -> None:
             need(may_give_view(operator), operator, "gives no view")
             need(is_function(operator, rest) and not draws(operator, rest), operator, "is no view")
             need(p.kind[base] and {p.base[word] for word in rest if word[0] == "%"} == {base}, name)
-            p.base[name] = base
+            p.base[name], p.view[name] = base, [operator, *rest]
         case [_, ":", phase, *rest]:
             stack = rest[::-1]
             p.nodes[name] = own = call(stack)
@@ -286,7 +290,8 @@ def region(stack: Words, own: Operation) -> None:
         need(plain and inner.operator not in ("loss", "accumulate", "fused"), "not in a region")
         need({word for word in inner.arguments if word[0] == "%"} <= known, "reads what is not in")
         need(not {*inner.made()} & known, "a name twice in a region")
-        need(inner.is_function() and not inner.draws(), inner.operator, "cannot stand in a region")
+        plain = codec(inner.operator) == ("", "") and inner.is_function()
+        need(plain and not inner.draws(), inner.operator, "cannot stand in a region")
         known |= {*inner.made()}
         viewed = gives_view(inner.operator) and [w for w in inner.arguments if w[0] == "%"]
         base = viewed[0] if viewed else ""

@@ -30,7 +30,7 @@ from ...ir.graph import (
     View,
 )
 from ...ir.program import Program
-from ..read.statements import names_in, same_call
+from ..read.calls import names_in, same_call
 
 SUM = "aten.add.Tensor"
 """Operator that `accumulate` computes, by (P3)."""

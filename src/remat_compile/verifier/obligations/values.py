@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from ...ir.codecs import UNPACKS
 from ...ir.graph import CNode
 from ...ir.schedule import Compute, Free, HostFree, Offload, Prefetch, Wait
 from ..inquiry import Inquiry
+from ..read.calls import same_call
 from ..read.events import Event
-from ..read.statements import Statements, same_call
+from ..read.statements import Statements
 from ..smt import Encoding, Facts, Model, NoModel, OutOfTime, ScriptPart, boolean
 from .machine import EncodedMachine, advance
 
@@ -107,7 +109,10 @@ class _ValueEncoder:
         return name
 
     def truth(self, name: str) -> str:
-        """The value that the graph gives an aNode; a token holds a state of the stream."""
+        """The value that the graph gives an aNode; a token holds a state of the stream, and what a
+        codec makes again has the value of its source, by its axiom."""
+        packs = self.statements.packs
+        name = packs.sources[name] if name in packs.exact else name
         if name in self.tokens:
             return self.state(self.tokens[name])
         return self.constant(f"T{self.number(name)}")
@@ -272,14 +277,26 @@ class _ValueEncoder:
             function = defines if other else f"f{stem}_{index}"
             if (definition := f"{defines} of {result}") not in self.defined:
                 self.defined.add(definition)
-                truth = self.apply(defines, true_args)
-                self.encoding.state(f"(assert (= {self.truth(result)} {truth}))")
+                for given in self.readings(true_args, event):
+                    truth = self.apply(defines, given)
+                    self.encoding.state(f"(assert (= {self.truth(result)} {truth}))")
             in_place = function == defines
             term = self.apply(function, args)
             made = self.made(term, right and in_place, event.index, follows=in_place)
             if event.takes_over or result not in self.device:
                 self.device[result] = made
         self.after(event, c)
+
+    def readings(self, true_args: Sequence[str], event: Event) -> Iterator[Sequence[str]]:
+        """The arguments that give a result of the graph: what is read, and, where stand-ins are,
+        what they are read for (the axiom that both give the same)."""
+        yield true_args
+        sources = self.statements.packs.sources
+        plain = [self.truth(sources.get(name, name)) for name in event.needs]
+        if event.cnode is not None and event.cnode.call.op not in UNPACKS:
+            plain += true_args[len(plain) :]
+            if plain != [*true_args]:
+                yield plain
 
     def draw(self, event: Event, c: CNode) -> _Content:
         """The state of the stream that a random operator draws from, which then moves on."""

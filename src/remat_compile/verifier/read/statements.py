@@ -8,7 +8,7 @@ statements contradict each other is refused (FB0802): no proof about it would me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,7 +20,6 @@ from ...ir.graph import (
     LOSS_OP,
     UPDATE_OP,
     ANode,
-    Arg,
     Call,
     CNode,
     Ref,
@@ -28,6 +27,8 @@ from ...ir.graph import (
 from ...ir.program import Program
 from ...ir.span import Span
 from ...operators import Effects, effects
+from .calls import names_in, same_call
+from .packs import Packs, read_packs
 
 KEPT_AT_END = frozenset(("output", "param_grad", "updated"))
 
@@ -46,7 +47,8 @@ class Statements:
     kind `output`, which he holds as long. `stream` are the
     cNodes that draw from the one stream of random numbers, and the loss (the caller's own
     may draw), in the order of capture. `takes_over` holds g1 and g2
-    of each cNode `%g2 = accumulate %g1 += %c`.
+    of each cNode `%g2 = accumulate %g1 += %c`. `packs` tells what
+    is read for which aNode, by the axiom of a codec.
     """
 
     anodes: Mapping[str, ANode]
@@ -62,6 +64,7 @@ class Statements:
     results: frozenset[str]
     stream: tuple[str, ...]
     takes_over: Mapping[str, tuple[tuple[str, str], ...]]
+    packs: Packs
     homes: frozenset[str] = frozenset()
     host_end: Mapping[str, str] = field(default_factory=dict)
 
@@ -109,23 +112,6 @@ class Statements:
         return self.behind.get(name, (name,))
 
 
-def names_in(call: Call) -> Iterator[str]:
-    """The names that stand in the arguments of a call, in order, repeats included."""
-    stack: list[Arg] = [arg for _, arg in reversed(call.kwargs)]
-    stack += reversed(call.args)
-    while stack:
-        arg = stack.pop()
-        if isinstance(arg, Ref):
-            yield arg.name
-        elif isinstance(arg, tuple):
-            stack += reversed(arg)
-
-
-def same_call(a: Call, b: Call) -> bool:
-    """True if two calls are one function: operator and arguments, `1`, `1.0` and `true` apart."""
-    return repr(a) == repr(b)
-
-
 def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     """The statements of `program`, or every contradiction in them (FB0802)."""
     reader = _StatementReader(program)
@@ -135,6 +121,7 @@ def read_statements(program: Program) -> Statements | tuple[Diagnostic, ...]:
     if not reader.diagnostics:
         reader.read_cnodes()
         reader.read_binding()
+        reader.read_packed_values()
     return tuple(reader.diagnostics) if reader.diagnostics else reader.result()
 
 
@@ -157,6 +144,7 @@ class _StatementReader:
         self.written_by: dict[str, CNode] = {}
         self.updated: set[str] = set()
         self.takes_over: dict[str, tuple[tuple[str, str], ...]] = {}
+        self.packs = Packs()
 
     def refuse(self, message: str, span: Span | None = None) -> None:
         self.diagnostics.append(Diagnostic("FB0802", message, span))
@@ -343,6 +331,11 @@ class _StatementReader:
             self.known((r.name,), "a result", r.span)
         self.known((name for _, name in binding.input_grads), "a gradient of an input", None)
 
+    def read_packed_values(self) -> None:
+        if not self.diagnostics:
+            found = read_packs(self.graph, self.anodes, self.written_by, self.packs)
+            self.diagnostics += found
+
     def result(self) -> Statements:
         binding = self.program.binding
         caller = frozenset(a.name for a in self.graph.anodes if a.kind in CALLER_KINDS)
@@ -368,6 +361,7 @@ class _StatementReader:
                 c.name for c in self.graph.cnodes if c.token is not None or c.phase == "loss"
             ),
             takes_over=self.takes_over,
+            packs=self.packs,
         )
 
     def kept(self, caller: frozenset[str]) -> dict[str, str]:

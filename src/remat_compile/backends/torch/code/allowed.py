@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....device.devices import generator_module
+from ....ir.analysis.packs import has_packs
 from ....ir.graph import ACCUMULATE_OP
 from ....ir.program import Program
 from ....ir.schedule import Compute, HostFree, Offload, Schedule, Wait
@@ -31,7 +32,11 @@ def allowed(program: Program, schedule: Schedule, helper: str) -> Allowed:
         operators.add(ADD_IN_PLACE)
     copies = bool(copies_of(program, schedule))
     regions = regions_of(graph)
-    texts = (script_imports(copies=copies), helper, script_text(copies=copies))
+    texts = (
+        script_imports(copies=copies, codecs=has_packs(graph)),
+        helper,
+        script_text(copies=copies),
+    )
     return Allowed(
         fixed=frozenset().union(*map(statements, texts)),
         tables=frozenset(TABLES),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from textwrap import wrap
 
 from ....ir.analysis.identities import equal_views, identities
+from ....ir.analysis.packs import has_packs
 from ....ir.analysis.reshapes import with_short_reshapes
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
@@ -136,7 +137,8 @@ def _header(program: Program, schedule: Schedule, *, is_script: bool) -> str:
         version=__version__,
         script=(_AS_SCRIPT if is_script else "") + (_BY_CALLS if is_script and by_calls else ""),
     )
-    imports = script_imports(copies=bool(copies_of(program, schedule)))
+    copies = bool(copies_of(program, schedule))
+    imports = script_imports(copies=copies, codecs=has_packs(program.graph))
     return head + (imports if is_script else "import torch\n") + "\n"
 
 

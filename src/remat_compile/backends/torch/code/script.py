@@ -16,6 +16,7 @@ from .interface import default_interface
 
 _IMPORTS = "import sys\nfrom pathlib import Path\n\nimport torch\n"
 _COPIES_IMPORT = "from remat_compile.backends.torch.runtime import single_call\n"
+_CODECS_IMPORT = "import remat_compile.operators.codecs\n"
 
 _SCRIPT = '''
 def load(path):
@@ -122,9 +123,10 @@ _BEFORE_STEP = '    given = stored.get("tangent", {})\n'
 _BEGIN_COPIES = "    args.append(single_call(DEVICE, HOST_BYTES, HOST_SLOTS))\n"
 
 
-def script_imports(*, copies: bool) -> str:
-    """The same in every module that copies to the host, or does not."""
-    return _IMPORTS + ("\n" + _COPIES_IMPORT if copies else "")
+def script_imports(*, copies: bool, codecs: bool) -> str:
+    """The same in every module that copies to the host, or has packed values, or does not."""
+    ours = _CODECS_IMPORT * codecs + _COPIES_IMPORT * copies
+    return _IMPORTS + ("\n" + ours if ours else "")
 
 
 def script_text(*, copies: bool) -> str:

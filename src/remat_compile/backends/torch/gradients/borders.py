@@ -11,6 +11,8 @@ from torch import Tensor, fx
 
 from ....capture.lowered import Lowered
 from ....ir.expr import evaluate
+from ....ir.graph import ANode
+from ....operators.aten import torch_dtype
 from ...python.names import symbol_key
 from ..code.interface import COPIES, TICKET, Interface
 
@@ -92,7 +94,18 @@ class _BorderValues:
             return self._on_host(evaluate(graph.anode[name].size, {}), torch.uint8)
         if name in (COPIES, TICKET):
             return self._on_host(1, torch.int64)
+        if name not in lowered.nodes:  # a packed value
+            return self._made(graph.anode[name])
         return lowered.nodes[name].meta["val"]
+
+    def _made(self, a: ANode) -> Tensor:
+        """An empty tensor of an aNode that the captured graph has not."""
+        sizes = {s.name: self.of(symbol_key(s.name)) for s in self._lowered.program.symbols}
+        device = self._lowered.program.header.device
+        some = next(n.meta["val"] for n in self._lowered.nodes.values())
+        with some.fake_mode:
+            shape = [evaluate(extent, sizes) for extent in a.shape]
+            return torch.empty(shape, dtype=torch_dtype(a.dtype), device=device)
 
     def _on_host(self, size: int, dtype: torch.dtype) -> Tensor:
         some = next(n.meta["val"] for n in self._lowered.nodes.values())

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 
 from ....device.devices import generator_module
+from ....ir.analysis.packs import has_packs
 from ....ir.program import Program
 from ....ir.schedule import Schedule
 from ...python.allowed import statements
@@ -49,7 +50,10 @@ def check_source(
     tables = script_tables(program, schedule) if interface is None else {}
     schedule = schedule.elementary
     copies = [CallCopies() for _ in copies_of(program, schedule)]
-    texts = (script_imports(copies=bool(copies)), script_text(copies=bool(copies)))
+    texts = (
+        script_imports(copies=bool(copies), codecs=has_packs(program.graph)),
+        script_text(copies=bool(copies)),
+    )
     fixed = frozenset().union(*map(statements, texts))
     operators, functions = _module(tree, file, fixed, replay_helper(program), tables)
     machine = AbstractMachine(program, schedule, says_waits=True)

@@ -1,0 +1,6 @@
+"""Runs the row of one rank over `torch.distributed`."""
+
+from .rank import RankRun, StepFailed
+from .transport import CrossingTensor, Transport
+
+__all__ = ["CrossingTensor", "RankRun", "StepFailed", "Transport"]

@@ -1,0 +1,222 @@
+"""One rank's part of a pipelined step: its row, step by step, on real tensors.
+
+Each micro-batch of a stage has instances of its own; the row says when values come and go. What a
+stage keeps is freed in its backward after the last use. Gradients of parameters and new contents of
+buffers stay aside until all ranks have ended their rows, so a step that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....ir.diagnostics import Diagnostic, FBError
+from ....ir.graph import CNode
+from ....ir.pipeline import Move, OnValue, Pipeline, RowStep, StageProgram, StageRun, Value
+from ....ir.program import Program
+from ....ir.text.pipeline import format_row_step
+from ....operators.instances import Instances, plain_mode, run_cnode
+from .transport import CrossingTensor, Transport
+
+
+class StepFailed(FBError):
+    """FB1030: a step of a row failed or was not answered in time. Nothing of the model changed."""
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """Summed gradients by parameter aNode, new contents by buffer aNode, and the losses of all
+    micro-batches on the rank of the last stage."""
+
+    gradients: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    losses: Sequence[Tensor]
+
+
+class RankRun:
+    """One step of one rank.
+
+    `values` are the caller's tensors by aNode, `inputs` those of each micro-batch; `forms` those of
+    what crosses. Both may lack what the rank's stages do not read.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        pipeline: Pipeline,
+        stages: Mapping[int, StageProgram],
+        rank: int,
+        values: Mapping[str, Tensor],
+        inputs: Sequence[Mapping[str, Tensor]],
+        forms: Mapping[str, CrossingTensor],
+        transport: Transport,
+    ):
+        self.program, self.pipeline, self.rank = program, pipeline, rank
+        self.stages, self.forms, self.transport = stages, forms, transport
+        self.inputs = inputs
+        self.device = torch.device(program.header.device)
+        graph = program.graph
+        self.updates = {b.update: b.name for b in program.binding.buffers if b.update is not None}
+        mine = {c for s in stages.values() for c in s.forward}
+        read = {x for c in mine for x in graph.reads(graph.cnode[c])}
+        own = set(self.updates.values()) & read
+        # Buffers that change are copied: the model's own change when all ranks have ended.
+        self.values = {k: v.clone() if k in own else v for k, v in values.items()}
+        self.buffers = {name: self.values[name] for name in own}
+        # Sums go on from the gradients that are there, in copies of them.
+        self.gradients: dict[str, Tensor] = {}
+        self.of_storage: dict[str, list[tuple[str, str]]] = {}
+        for p in program.binding.params:
+            param = self.values.get(p.name)
+            if p.grad is not None and p.name in read and param is not None:
+                if param.grad is not None:
+                    self.gradients[p.name] = param.grad.clone()
+                self.of_storage.setdefault(graph.storage[p.grad], []).append((p.name, p.grad))
+        self.losses: list[Tensor] = []
+        self.live: dict[Value, list[Tensor]] = {}
+        self.saved: dict[tuple[int, int], Instances] = {}
+
+    def run(self) -> RankResult:
+        """All steps of the row, then the word of all ranks. StepFailed if anything fails."""
+        step: RowStep | None = None
+        try:
+            with plain_mode(self.device):
+                for step in self.pipeline.rows[self.rank]:
+                    self._step(step)
+            step = None
+            if not self.transport.all_ranks(True):
+                raise RuntimeError("another rank failed")
+        except Exception as error:
+            raise self._failure(step, error) from error
+        return RankResult(self.gradients, self.buffers, self.losses)
+
+    def _failure(self, step: RowStep | None, error: Exception) -> StepFailed:
+        at = "after its row" if step is None else f"at {format_row_step(step)}"
+        peer = f" (peer {step.peer})" if isinstance(step, Move) else ""
+        if isinstance(step, OnValue) and step.word == "wait":
+            ends = self.pipeline.ends_of(step.value[0], step.value[1])
+            peer = f" (peer {ends[0] if ends[1] == self.rank else ends[1]})"
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        message = f"rank {self.rank} fails {at}{peer}: {text}"
+        hint = (
+            "nothing of the model was changed; make the process group anew and run the step again"
+        )
+        return StepFailed(Diagnostic("FB1030", message, hint=hint))
+
+    def _step(self, step: RowStep) -> None:
+        if isinstance(step, StageRun):
+            if step.word == "fwd":
+                self._forward(step.stage, step.microbatch)
+            else:
+                self._backward(step.stage, step.microbatch)
+        elif isinstance(step, Move):
+            if step.word == "send":
+                self.transport.send(step.value, self.live[step.value], step.peer)
+            else:
+                forms = [self.forms[name] for name in self._names(step.value)]
+                self.live[step.value] = self.transport.receive(step.value, forms, step.peer)
+        elif step.word == "wait":
+            self.transport.wait(step.value)
+        else:
+            del self.live[step.value]
+
+    def _names(self, value: Value) -> tuple[str, ...]:
+        """The aNodes of a value, from whichever side of its boundary is here."""
+        kind, s, _ = value
+        if s in self.stages:
+            stage = self.stages[s]
+            return stage.act_behind if kind == "act" else stage.grad_behind
+        stage = self.stages[s + 1]
+        return stage.act_before if kind == "act" else stage.grad_before
+
+    def _enter(self, instances: Instances, value: Value) -> None:
+        for name, tensor in zip(self._names(value), self.live.get(value, ()), strict=False):
+            instances.put(name, tensor)
+
+    def _leave(self, instances: Instances, value: Value) -> None:
+        """Moves what a pass made for another stage out of its instances."""
+        names = self._names(value)
+        self.live[value] = [self.forms[name].laid_out(instances[name]) for name in names]
+        for name in names:
+            instances.drop(name)
+
+    def _forward(self, s: int, k: int) -> None:
+        stage, graph = self.stages[s], self.program.graph
+        instances = Instances(graph, self.program.sample, {**self.values, **self.inputs[k]})
+        if s:
+            self._enter(instances, ("act", s - 1, k))
+        stays = stage.kept | set(stage.act_behind) | set(graph.loss.results)
+        self._run(instances, stage.forward, stays, s)
+        if s:
+            for name in stage.act_before:
+                instances.drop(name)
+        if s < self.pipeline.last_stage:
+            self._leave(instances, ("act", s, k))
+        self.saved[s, k] = instances
+
+    def _backward(self, s: int, k: int) -> None:
+        stage, p = self.stages[s], self.pipeline
+        instances = self.saved.pop((s, k))
+        if s:
+            self._enter(instances, ("act", s - 1, k))
+        if s < p.last_stage:
+            self._enter(instances, ("act", s, k))
+            self._enter(instances, ("grad", s, k))
+        self._run(instances, stage.backward, frozenset(stage.grad_before), s)
+        if s and p.has_gradient(s - 1):
+            self._leave(instances, ("grad", s - 1, k))
+
+    def _run(
+        self, instances: Instances, cnodes: Sequence[str], stays: frozenset[str], s: int
+    ) -> None:
+        """The cNodes in order; what no later one reads is dropped, unless it `stays`."""
+        graph = self.program.graph
+        last: dict[str, str] = {}
+        for name in cnodes:
+            c = graph.cnode[name]
+            for a in (*graph.reads(c), *c.results):
+                last[a] = name
+        ends: dict[str, list[str]] = {}
+        held = self.values.keys() | self.inputs[0].keys()
+        for a, name in last.items():
+            if a not in stays and a not in held:
+                ends.setdefault(name, []).append(a)
+        for name in cnodes:
+            self._compute(instances, graph.cnode[name])
+            for a in ends.get(name, ()):
+                instances.drop(a)
+
+    def _compute(self, instances: Instances, c: CNode) -> None:
+        """One cNode. (On its own, so that no local name outlives what is dropped.)"""
+        if c.is_loss:
+            self._loss(instances)
+            return
+        results = run_cnode(c, 1, instances, token=None, device=self.device)
+        if c.is_accumulate:
+            instances.drop(c.call.refs()[0])
+        for made, result in zip(c.writes, results, strict=True):
+            if made is not None and result is not None:
+                instances.put(made, result)
+                self._take(instances, made)
+
+    def _take(self, instances: Instances, a: str) -> None:
+        """New contents of a buffer, or the gradients that an aNode holds."""
+        if (buffer := self.updates.get(a)) is not None:
+            self.values[buffer].copy_(instances[a])
+        for param, name in self.of_storage.get(a, ()):
+            gradient = instances[name]
+            if param in self.gradients:
+                self.gradients[param].add_(gradient)
+            else:
+                self.gradients[param] = gradient
+
+    def _loss(self, instances: Instances) -> None:
+        """The mean over micro-batches is differentiated: each tangent is 1 / m."""
+        (result,) = self.program.binding.results
+        loss = instances[result.name]
+        self.losses.append(loss.clone())  # its storage may have room that a kernel wanted
+        for name in self.program.graph.loss.results:
+            instances.put(name, torch.ones_like(loss).div_(self.pipeline.microbatches))

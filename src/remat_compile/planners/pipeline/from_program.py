@@ -1,0 +1,322 @@
+"""A training step of one micro-batch as a chain of layers, and the exact bytes of its stages.
+
+Layers are the blocks between 1-separators of the forward (`ir/analysis/separators.py`), the loss in
+the last; a backward cNode is where the forward is that it belongs to.
+A stage can begin where what crosses is the separator alone, forward and back: no parameter,
+updated buffer or other value is used on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...ir.analysis.separators import chain_of
+from ...ir.diagnostics import Note, fail
+from ...ir.graph import CALLER_KINDS, DTYPE_BYTES
+from ...ir.pipeline import StageProgram
+from ...ir.program import Program
+from ...ir.semantics.sizes import Sizes
+from ..chains.stages import profile_of
+from ..instance import Instance
+from .layers import Layers, Range
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """The cNodes of a stage by number in the order they run (the loss in the last forward), what it
+    takes and gives, and its bytes as `ir/pipeline.py` has them."""
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    kept: frozenset[int]
+    held_bytes: int
+    keep_bytes: int
+    forward_extra_bytes: int
+    backward_extra_bytes: int
+
+
+class StepLayers:
+    """`forward_L[l]` and `backward_L[l]` are cNodes; `act_B[b]` and `grad_B[b]` the aNodes that
+    cross boundary b."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.instance = inst = Instance.of(program, "device")
+        index = {name: c for c, name in enumerate(inst.names_C)}
+        self.forward_L = [[index[name] for name in block] for block in chain_of(program)]
+        self.layer_C = {c: layer for layer, cs in enumerate(self.forward_L) for c in cs}
+        self.layer_C[inst.loss] = len(self.forward_L) - 1
+        self.forward_L[-1].append(inst.loss)
+        self.act_B = [self._activations(b) for b in range(len(self) + 1)]
+        self.backward_L: list[list[int]] = [[] for _ in self.forward_L]
+        for c in inst.capture:
+            if c not in self.layer_C:
+                layer = self.layer_C[c] = self._backward_layer(c, index)
+                self.backward_L[layer].append(c)
+        self.grad_B = [self._gradients(b) for b in range(len(self) + 1)]
+
+    def _backward_layer(self, c: int, index: Mapping[str, int]) -> int:
+        """That of the forward cNodes it belongs to, but no later than what makes the gradients it
+        reads. Where it belongs to none (a sum of gradients), the latest that has all it reads."""
+        inst = self.instance
+        of = [self.layer_C[index[name]] for name in self.program.graph.cnode[inst.names_C[c]].of]
+        limits = list(of)
+        for a in inst.reads_C[c]:
+            maker = inst.writer_A[a]
+            if maker not in self.layer_C:
+                continue
+            layer = self.layer_C[maker]
+            if inst.phase_C[maker] != "fwd":
+                limits.append(layer)
+            elif not of:
+                limits.append(layer + (a in self.act_B[layer + 1]))
+        return min(limits, default=len(self) - 1)
+
+    def __len__(self) -> int:
+        return len(self.forward_L)
+
+    def bytes_of(self, anodes: Iterable[int]) -> int:
+        return sum(self.instance.size_A[a] for a in anodes)
+
+    @cached_property
+    def made_A(self) -> dict[int, tuple[int, bool]]:
+        """For each aNode that the step makes: its layer, and whether the forward makes it. What the
+        loss makes counts as the backward's."""
+        inst = self.instance
+        return {
+            a: (layer, inst.phase_C[c] == "fwd")
+            for c, layer in self.layer_C.items()
+            for a in inst.writes_C[c]
+        }
+
+    @cached_property
+    def backward_readers(self) -> dict[int, set[int]]:
+        """The layers whose backward reads each aNode."""
+        readers: dict[int, set[int]] = {}
+        for layer, cnodes in enumerate(self.backward_L):
+            for c in cnodes:
+                for a in self.instance.reads_C[c]:
+                    readers.setdefault(a, set()).add(layer)
+        return readers
+
+    def _activations(self, b: int) -> frozenset[int]:
+        """What the forward right before b makes and any forward behind reads."""
+        if not 0 < b < len(self):
+            return frozenset()
+        inst = self.instance
+        read = {a for c in self.forward_L[b] if c != inst.loss for a in inst.reads_C[c]}
+        made = {a for c in self.forward_L[b - 1] for a in inst.writes_C[c]}
+        return frozenset(read & made)
+
+    def _gradients(self, b: int) -> frozenset[int]:
+        """What backwards from b on make and backwards before b read."""
+        if not 0 < b < len(self):
+            return frozenset()
+        return frozenset(
+            a
+            for a, (layer, forward) in self.made_A.items()
+            if not forward and layer >= b and min(self.backward_readers.get(a, {b})) < b
+        )
+
+    @cached_property
+    def obstacles_B(self) -> dict[int, str]:
+        """Boundaries at which no stage can begin, with what stands in the way."""
+        inst, graph = self.instance, self.program.graph
+        found: dict[int, str] = {}
+
+        def bar(low: int, high: int, why: str) -> None:
+            for b in range(low + 1, high + 1):
+                found.setdefault(b, why)
+
+        for c, layer in self.layer_C.items():
+            for a in inst.reads_C[c]:
+                name = inst.names_A[a]
+                if a not in self.made_A or (c == inst.loss and graph.anode[name].kind == "pending"):
+                    continue  # what the forward makes for a buffer is written where it is made
+                maker, forward = self.made_A[a]
+                near = a in self.act_B[layer] or (maker == layer and forward)
+                if forward and not near:
+                    bar(min(maker, layer), max(maker, layer), f"%{name} is read on both sides")
+                elif not forward and maker > layer + 1:
+                    bar(layer, maker, f"the gradient %{name} is read further before")
+        for names, what, layers in self._caller_spans():
+            bar(min(layers), max(layers), f"{what} {' = '.join(names)} is used on both sides")
+        for b in range(1, len(self)):
+            if not self.act_B[b]:
+                found.setdefault(b, "nothing crosses")
+        return found
+
+    @cached_property
+    def _caller_uses(self) -> dict[str, set[int]]:
+        """The layers that read each aNode of the caller."""
+        graph, names = self.program.graph, self.instance.names_C
+        uses: dict[str, set[int]] = {}
+        for c, layer in self.layer_C.items():
+            for name in graph.reads(graph.cnode[names[c]]):
+                if graph.anode[name].kind in CALLER_KINDS:
+                    uses.setdefault(name, set()).add(layer)
+        return uses
+
+    def _caller_spans(self) -> Iterator[tuple[tuple[str, ...], str, set[int]]]:
+        """Parameters and updated buffers with the layers that read them or make their gradient."""
+        index, storage = self.instance.index_A, self.program.graph.storage
+        for p in self.program.binding.params:
+            layers = set(self._caller_uses.get(p.name, ()))
+            if p.grad is not None and (made := self.made_A.get(index[storage[p.grad]])):
+                layers.add(made[0])
+            if layers:
+                yield p.names, "the parameter", layers
+        for x in self.program.binding.buffers:
+            if x.update is not None and (layers := self._caller_uses.get(x.name, set())):
+                yield x.names, "the buffer", layers
+
+    def _held_bytes(self, stage: Range, microbatches: int) -> int:
+        """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
+        aside until all ranks have ended), the inputs of all micro-batches, and their losses."""
+        sizes, graph = Sizes.of(self.program).anode, self.program.graph
+        updated = {x.name for x in self.program.binding.buffers if x.update is not None}
+        total = 0
+        for name, layers in self._caller_uses.items():
+            if layers.isdisjoint(range(*stage)):
+                continue
+            copies = microbatches if graph.anode[name].kind == "input" else 1
+            total += sizes[name] * (copies + (name in updated))
+        if stage[1] == len(self):
+            made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
+            total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
+        return total + self.weight_bytes(stage)
+
+    def weight_bytes(self, stage: Range) -> int:
+        """Those of the gradients that a stage makes, so of its parameters that train."""
+        return self.bytes_of(self.param_grads(stage))
+
+    def param_grads(self, stage: Range) -> set[int]:
+        """The gradients of parameters that a stage's backward makes, as its caller finds them."""
+        i, j = stage
+        graph, inst = self.program.graph, self.instance
+        index = inst.index_A
+        final = {
+            index[graph.storage[p.grad]] for p in self.program.binding.params if p.grad is not None
+        }
+        return {a for a in final if a in self.made_A and i <= self.made_A[a][0] < j}
+
+    def _kept(self, stage: Range) -> frozenset[int]:
+        """Forward values that a stage makes and its backward reads, its output left out."""
+        i, j = stage
+        return frozenset(
+            a
+            for a, (layer, forward) in self.made_A.items()
+            if forward
+            and i <= layer < j
+            and a not in self.act_B[j]
+            and not self.backward_readers.get(a, set()).isdisjoint(range(i, j))
+        )
+
+    def parts(self, i: int, j: int, microbatches: int) -> StageParts:
+        """The stage of layers [i, j), its bytes by its own steps."""
+        inst = self.instance
+        forward = tuple(c for layer in range(i, j) for c in self.forward_L[layer])
+        backward = tuple(c for layer in reversed(range(i, j)) for c in self.backward_L[layer])
+        kept = self._kept((i, j))
+        keep = self.bytes_of(kept)
+        # The loss makes the tangents, which its backward reads: they are kept until then.
+        loss = frozenset(inst.writes_C[inst.loss]) if j == len(self) else frozenset()
+        keep += self.bytes_of(loss)
+        output = self.act_B[j]
+        _, during = profile_of(inst, forward, (), kept | output | loss, again=False)
+        forward_extra = max(0, max(during) - keep - self.bytes_of(output))
+        given, passed = self.grad_B[j] | loss, self.grad_B[i]
+        _, during = profile_of(inst, backward, kept | given, given | passed, again=False)
+        rest = keep + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        return StageParts(
+            forward,
+            backward,
+            kept,
+            self._held_bytes((i, j), microbatches),
+            keep,
+            forward_extra,
+            max(0, max(during) - rest),
+        )
+
+    def layers(
+        self,
+        ranks: int,
+        memory_bytes: int | None,
+        link_bytes_per_s: int | None,
+        microbatches: int,
+    ) -> Layers:
+        """The problem for planners: bytes of a stage are at least those of `parts`."""
+        inst, n = self.instance, len(self)
+        each = [self.parts(layer, layer + 1, microbatches) for layer in range(n)]
+        reads = [self.backward_reads(b) for b in range(n + 1)]
+        inputs = [
+            self.bytes_of(self.act_B[layer]) if any(reads[layer]) else 0 for layer in range(n)
+        ]
+        return Layers(
+            forward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.forward_L),
+            backward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.backward_L),
+            kept_bytes_L=tuple(p.keep_bytes + x for p, x in zip(each, inputs, strict=True)),
+            held_bytes_L=tuple(p.held_bytes for p in each),
+            activation_bytes_B=tuple(map(self.bytes_of, self.act_B)),
+            gradient_bytes_B=tuple(map(self.bytes_of, self.grad_B)),
+            ranks=ranks,
+            memory_bytes=memory_bytes,
+            link_bytes_per_s=link_bytes_per_s,
+            microbatches=microbatches,
+            extra_bytes_L=tuple(self._extra(layer, each[layer]) for layer in range(n)),
+            input_read_B=tuple(behind for behind, _ in reads),
+            output_read_B=tuple(before for _, before in reads),
+            uncuttable_B=frozenset(self.obstacles_B),
+        )
+
+    def bound_layers(self, layers: Layers) -> Layers:
+        """The same with bytes that are at most those of any stage."""
+        weights = [self.weight_bytes((layer, layer + 1)) for layer in range(len(self))]
+        return replace(layers, held_bytes_L=tuple(weights), extra_bytes_L=(), counts_buffers=False)
+
+    def _extra(self, layer: int, parts: StageParts) -> int:
+        """What a layer may take for itself inside a stage: there its input and output, and the
+        gradients of both, are no buffers of a cut."""
+        around = (self.act_B, self.grad_B)
+        inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
+        return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
+
+    def backward_reads(self, b: int) -> tuple[bool, bool]:
+        """Whether backwards behind and before boundary b read what crosses it."""
+        layers = {x for a in self.act_B[b] for x in self.backward_readers.get(a, ())}
+        return any(x >= b for x in layers), any(x < b for x in layers)
+
+    def name(self, layer: int) -> str:
+        """The module in which a layer begins, if the graph says so."""
+        graph, names = self.program.graph, self.instance.names_C
+        places = (graph.cnode[names[c]].loc for c in self.forward_L[layer])
+        return next((place.module for place in places if place and place.module), "")
+
+    def check(self, ranks: int) -> None:
+        """FB1022 for a chain that cannot be cut for so many ranks, with what stands in the way."""
+        stages = len(self) - len(self.obstacles_B)
+        if ranks < 1 or ranks > stages:
+            notes = [Note(why) for why in dict.fromkeys(self.obstacles_B.values())][:5]
+            message = f"{ranks} ranks for a model that falls into {stages} stages at most"
+            hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
+            fail("FB1022", message, None, *notes, hint=hint, usage=True)
+
+    def stage_program(self, i: int, j: int) -> StageProgram:
+        """The stage of layers [i, j) by names."""
+        cnodes, anodes = self.instance.names_C, self.instance.names_A
+        parts = self.parts(i, j, 1)
+
+        def named(some: Iterable[int]) -> tuple[str, ...]:
+            return tuple(anodes[a] for a in sorted(some))
+
+        return StageProgram(
+            tuple(cnodes[c] for c in parts.forward),
+            tuple(cnodes[c] for c in parts.backward),
+            frozenset(named(parts.kept)),
+            named(self.act_B[i]),
+            named(self.act_B[j]),
+            named(self.grad_B[j]),
+            named(self.grad_B[i]),
+        )

@@ -1,0 +1,111 @@
+"""The option `codecs`: a plan whose activations are packed, where that is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..ir.analysis.packs import erased, has_packs, pack
+from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.wording import worded
+from ..planners.compression.lossless import lossless_choices
+from ..planners.compression.unneeded import without_unneeded
+from .prove import Prover
+from .run_planner import PROOF_S
+
+if TYPE_CHECKING:
+    from ..capture.lowered import Lowered
+    from ..ir.program import Program
+    from ..ir.semantics.simulate import Trace
+    from .plan import Plan
+    from .request import PlanRequest
+
+NO_PLAN = frozenset(("FB0465", "FB0466"))
+"""Refusals of a budget, which packing may meet."""
+
+
+def refuse_codecs(request: PlanRequest) -> None:
+    """FB0479 where codecs are asked for and there is no model whose tensors they could pack."""
+    if request.codecs != "none":
+        message = "codecs pack tensors by how they lie in memory, and a text does not tell of all"
+        hint = "give the model itself, or leave codecs away: a text keeps the packed values it has"
+        raise FBError(Diagnostic("FB0479", message, hint=hint), usage=True)
+
+
+def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
+    """The lowered model with all values packed that the codecs asked for can pack. FB0479 for a
+    device on which no axiom was tested."""
+    if request.codecs == "none":
+        return lowered
+    device = lowered.program.header.device
+    if device.split(":")[0] != "cpu":
+        message = f"the model is on {device}, and codecs are tested on the CPU"
+        hint = worded("leave {codecs} away, or plan the model on the CPU")
+        raise FBError(Diagnostic("FB0479", message, hint=hint), usage=True)
+
+    def is_contiguous(name: str) -> bool:
+        is_known: bool = lowered.nodes[name].meta["val"].is_contiguous()
+        return is_known
+
+    choices = lossless_choices(lowered.program, is_contiguous)
+    return lowered.with_program(pack(lowered.program, choices))
+
+
+def better_plan(program: Program, request: PlanRequest, plan: Callable[[Program], Plan]) -> Plan:
+    """The plan of a packed program or, by the same costs, of the program without packed values:
+    the faster one within the budget; for `least` the one of fewer bytes.
+
+    A plan that recomputes and copies nothing is not bettered: packing takes time as well.
+    """
+    if not has_packs(program.graph):
+        return plan(program)
+    made: list[Plan] = []
+    refusals: list[FBError] = []
+    for each in (erased(program), program):
+        try:
+            made.append(plan(each))
+        except FBError as error:
+            if not NO_PLAN & {d.code for d in error.diagnostics}:
+                raise
+            refusals.append(error)
+        if made and not _is_least(request) and made[0].trace.time_ns <= made[0].baseline.time_ns:
+            break
+    if not made:
+        raise refusals[-1]  # that of the packed program, which needs fewer bytes
+    if has_packs(made[-1].graph) and not _is_least(request):
+        made[-1] = _without_unneeded(made[-1], request)
+    best = min(made, key=lambda each: _rank(each, request))
+    return best if len(made) == 1 else replace(best, lower_bound_s=None)  # of one of the graphs
+
+
+def _without_unneeded(plan: Plan, request: PlanRequest) -> Plan:
+    """The plan with those values alone packed that it needs to be within its budget, proven."""
+    budget = plan.budget
+
+    def fits(trace: Trace) -> bool:
+        peaks = {"device": trace.peak_bytes, "activation": trace.activation_peak_bytes}
+        memory = plan.program.target.memory_bytes
+        within = budget is None or peaks[budget.kind] <= budget.bytes
+        return within and (memory is None or trace.peak_bytes <= memory)
+
+    program = replace(plan.program, schedules=(), proven=())
+    found = without_unneeded(program, plan.schedule, fits)
+    if found is None:
+        return plan
+    program, schedule = found
+    prover = Prover(program, budget, max(request.time_limit_s, PROOF_S))
+    proven = prover.prove(schedule, plan.planner)
+    return replace(plan, program=proven, schedule=schedule, lower_bound_s=None)
+
+
+def _is_least(request: PlanRequest) -> bool:
+    return request.budget is not None and request.budget.form == "least"
+
+
+def _rank(plan: Plan, request: PlanRequest) -> tuple[int, int]:
+    """The less, the better."""
+    of_activations = request.budget is not None and request.budget.kind == "activation"
+    peak = plan.activation_peak_bytes if of_activations else plan.peak_bytes
+    time_ns = plan.trace.time_ns
+    return (peak, time_ns) if _is_least(request) else (time_ns, peak)

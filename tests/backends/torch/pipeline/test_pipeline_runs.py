@@ -1,0 +1,148 @@
+"""Pipelined steps on processes of gloo: bits, bytes, refusals, and a peer that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from helpers.distributed.pipelines import made
+from helpers.planners.graphs import chain
+from remat_compile import FBError, pipeline
+from remat_compile.planners.pipeline.contract import parse_pipeline_planner
+from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
+from remat_compile.plans.pipeline.step import check_stages
+
+ROOT = Path(__file__).parents[4]
+SCRIPT = ROOT / "tests/helpers/distributed/pipelines.py"
+HANGS_S = 900
+"""Nobody is late before; a process that hangs ends here."""
+
+
+@cache
+def ran(size: int, *cases: str) -> tuple[tuple[int, list[dict[str, Any]], str], ...]:
+    """Exit code, answers and errors of each rank."""
+    path = os.pathsep.join(str(ROOT / part) for part in ("src", "tests"))
+    env = os.environ | {"PYTHONPATH": path, "REMAT_COMPILE_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    with TemporaryDirectory() as folder:
+        words = [sys.executable, str(SCRIPT)]
+        processes = [
+            subprocess.Popen(
+                [*words, str(rank), str(size), f"{folder}/store", *cases],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=env,
+            )
+            for rank in range(size)
+        ]
+        try:
+            said = [process.communicate(timeout=HANGS_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+    answers = []
+    for process, (out, err) in zip(processes, said, strict=True):
+        lines = [json.loads(x.partition("JSON")[2]) for x in out.splitlines() if "JSON{" in x]
+        answers.append((process.returncode, lines, err))
+    return tuple(answers)
+
+
+def check_equal(size: int, cases: tuple[str, ...]) -> None:
+    """Gradients and buffers of all parameters have eager's bits, measured bytes are proven ones."""
+    ranks = ran(size, *cases)
+    for code, _, err in ranks:
+        assert code == 0, err[-2000:]
+    for n, case in enumerate(cases):
+        seen: list[str] = []
+        for _, answers, _ in ranks:
+            answer = answers[n]
+            assert answer["equal"], (case, answer)
+            assert answer["ranks"] == size
+            assert answer["measured"] + answer["entry"] <= max(answer["proven"], 64), answer
+            seen += answer["gradients"]
+        assert len(set(seen)) == len(seen) > 3
+        losses = [answers[n]["losses"] for _, answers, _ in ranks]
+        assert sum(loss[0] is not None for loss in losses) == 1
+
+
+def test_two_ranks_have_the_bits_of_the_step_on_one() -> None:
+    check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:one-f-one-b", "gpt:4:one-f-one-b"))
+
+
+def test_what_cannot_run_is_refused_on_every_rank_and_a_dead_peer_is_told() -> None:
+    first, second = ran(2, "refusals", "dies")
+    for _, answers, err in (first, second):
+        assert answers, err[-2000:]
+        codes = ["FB1033", "FB1020", "FB1034", "FB1034", "FB1031", "FB1033"]
+        assert answers[0]["codes"] == codes
+    assert second[0] == 7  # it ended itself in its row
+    check_told(first[1][1], "rank 0 fails at", "peer 1")
+
+
+def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
+    first, second = ran(2, "hangs")
+    assert first[1], first[2][-2000:]
+    check_told(first[1][0], "rank 0 fails at wait", "peer 1")
+    assert second[0] == 7
+
+
+def check_told(told: dict[str, Any], *parts: str) -> None:
+    assert "FB1030" in told["refused"]
+    assert all(part in told["refused"] for part in parts)
+    assert told["untouched"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_more_ranks_planners_and_microbatches(size: int) -> None:
+    check_equal(
+        size,
+        (
+            "mlp:1:one-f-one-b",
+            "mlp:16:madpipe",
+            "cnn:2:madpipe",
+            "gpt:8:gpipe",
+            "gpt:4:pipedream",
+            "tied:2:one-f-one-b",
+        ),
+    )
+
+
+def test_without_a_process_group() -> None:
+    model, batch = made("mlp")
+    with pytest.raises(FBError) as refused:
+        pipeline(model, batch, microbatches=4, device="v100-16gb")
+    assert refused.value.diagnostics[0].code == "FB1032"
+    with pytest.raises(FBError) as refused:
+        pipeline(model, batch, microbatches=0, budget="half", planner="rotor")
+    assert [d.code for d in refused.value.diagnostics] == ["FB1021", "FB1023", "FB0450"]
+
+
+@pytest.mark.parametrize(
+    "field", ["held_bytes", "keep_bytes", "activation_bytes", "first", "reads_input"]
+)
+def test_rows_of_another_model_are_refused(field: str) -> None:
+    """FB1019: claims below the model's bytes, a cut where there is none, other reads."""
+    program = chain(8)
+    request = PipelineRequest(parse_pipeline_planner("one-f-one-b"), 2, 3)
+    right = make_pipeline(program, request)
+    check_stages(right.pipeline, right.step)
+    first, second = right.pipeline.stages
+    if field == "first":
+        bad = (replace(first, last=1), replace(second, first=1))  # w0 is used on both sides
+    elif field == "reads_input":
+        bad = (first, replace(second, reads_input=not second.reads_input))
+    else:
+        bad = (replace(first, **{field: getattr(first, field) - 1}), second)
+    with pytest.raises(FBError) as refused:
+        check_stages(replace(right.pipeline, stages=bad), right.step)
+    assert {d.code for d in refused.value.diagnostics} == {"FB1019"}

@@ -1,0 +1,167 @@
+"""MadPipe's first phase by labels, and the integer program for a given allocation and period."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from time import monotonic
+
+import pytest
+
+from helpers.planners.pipelines import layers_of, random_layers, theorem_17
+from remat_compile.planners.pipeline.layers import Layers, Range
+from remat_compile.planners.pipeline.pattern import Pattern, least_period
+from remat_compile.planners.pipeline.search.contiguous import ContiguousSearch
+from remat_compile.planners.pipeline.search.labels import LabelSearch
+from remat_compile.planners.pipeline.search.periodic_program import PeriodicProgram
+from remat_compile.planners.solvers import MilpSolver
+
+
+@pytest.fixture(scope="module")
+def solver() -> Iterator[MilpSolver]:
+    with MilpSolver() as lent:
+        yield lent
+
+
+def test_theorems_with_a_special_rank() -> None:
+    assert LabelSearch(layers_of(theorem_17(2), ranks=5)).least() == 11
+    assert LabelSearch(layers_of(theorem_17(3), ranks=7)).least() == 25
+    lemma_10 = layers_of([1, 2, 1], weights=[1, 2, 1], ranks=2, memory=2)
+    search = LabelSearch(lemma_10)
+    assert search.least() == 2
+    (found,) = search.allocations(2)
+    assert found.stages == ((0, 1), (1, 2), (2, 3))
+    assert found.ranks == (0, 1, 0)
+    k = 3
+    theorem_18 = layers_of(
+        [1] * k + [k] + [k - 1] * k, weights=[2] * k + [3] + [1] * k, ranks=k + 2, memory=3
+    )
+    assert LabelSearch(theorem_18).least() == 4
+
+
+def test_a_grid_loses_little_and_never_gains() -> None:
+    rng = random.Random(7)
+    for _ in range(60):
+        layers = random_layers(rng)
+        exact, rounded = LabelSearch(layers).least(), LabelSearch(layers, grid=40).least()
+        assert rounded is None or (exact is not None and exact <= rounded)
+
+
+def test_the_program_is_1f1b_on_contiguous_allocations(solver: MilpSolver) -> None:
+    """Theorem 15: no 1-periodic schedule of a contiguous allocation is shorter than 1F1B*."""
+    rng = random.Random(8)
+    seen = 0
+    while seen < 25:
+        layers = random_layers(rng, most=5, ranks=5)
+        n = rng.randint(1, len(layers))
+        cuts = sorted(rng.sample(range(1, len(layers)), n - 1))
+        stages = tuple(zip([0, *cuts], [*cuts, len(layers)], strict=True))
+        least = least_period(layers, stages)
+        program = PeriodicProgram(layers, stages, tuple(range(n)))
+        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        assert decided
+        assert (pattern.period_ns if pattern else None) == least
+        if pattern is not None:
+            check_pattern(program, pattern)
+            seen += 1
+
+
+def check_pattern(program: PeriodicProgram, pattern: Pattern) -> None:
+    """No two operations on one place at once, the chain in order, bytes within the memory: counted
+    from the starts alone, over as many periods as a micro-batch lives."""
+    layers, period = program.layers, pattern.period_ns
+    operations = program.operations()
+    begins = [*pattern.forward_ns_S, *reversed(pattern.backward_ns_S)]
+    for o in range(len(begins) - 1):
+        assert begins[o + 1] >= begins[o] + operations[o][1]
+    for a, (place, ns) in enumerate(operations):
+        for b, (other, other_ns) in enumerate(operations):
+            if a < b and place is not None and place == other and ns and other_ns:
+                offset = (begins[b] - begins[a]) % period
+                assert ns <= offset <= period - other_ns
+    last = len(operations) - 1
+    for rank in set(program.ranks):
+        mine = [t for t, r in enumerate(program.ranks) if r == rank]
+        held = sum(layers.held_bytes(*program.stages[t]) for t in mine)
+        moments = {begins[2 * t] % period for t in mine}
+        for moment in moments:
+            far = max(begins) + 2 * period
+            now = far - far % period + moment
+            total = held
+            for t in mine:
+                began = (now - begins[2 * t]) // period + 1
+                ended = (now - begins[last - 2 * t] - operations[last - 2 * t][1]) // period + 1
+                total += (began - ended) * layers.keep_bytes(*program.stages[t])
+            assert total <= layers.limit_bytes
+
+
+def one_special(layers: Layers) -> Iterator[tuple[tuple[Range, ...], tuple[int, ...]]]:
+    """All allocations in which one rank at most has several stages."""
+
+    def go(ranks: list[int]) -> Iterator[list[int]]:
+        if len(ranks) == len(layers):
+            yield ranks
+            return
+        for r in range(min(layers.ranks, max(ranks, default=-1) + 2)):
+            yield from go([*ranks, r])
+
+    for of_layer in go([]):
+        stages: list[Range] = []
+        ranks: list[int] = []
+        for layer, r in enumerate(of_layer):
+            if ranks and ranks[-1] == r:
+                stages[-1] = (stages[-1][0], layer + 1)
+            else:
+                stages.append((layer, layer + 1))
+                ranks.append(r)
+        if sum(ranks.count(r) > 1 for r in set(ranks)) <= 1:
+            yield tuple(stages), tuple(ranks)
+
+
+def test_exact_labels_bound_every_allocation_with_one_special_rank(solver: MilpSolver) -> None:
+    rng = random.Random(9)
+    seen = contiguous_best = 0
+    while seen < 8:
+        layers = replace(random_layers(rng, most=4, ranks=2), memory_bytes=rng.randint(14, 60))
+        found = LabelSearch(layers).least()
+        best: int | None = None
+        for stages, ranks in one_special(layers):
+            program = PeriodicProgram(layers, stages, ranks)
+            pattern, decided = program.least(solver, monotonic() + 60, best, parts=0)
+            assert decided
+            if pattern is not None:
+                check_pattern(program, pattern)
+                best = pattern.period_ns
+        if best is None:
+            continue
+        assert found is not None
+        assert found <= best
+        contiguous = ContiguousSearch(layers).least()
+        contiguous_best += contiguous is not None and contiguous.period_ns == best
+        seen += 1
+    assert contiguous_best >= 4
+
+
+@pytest.mark.parametrize(("numbers", "fits"), [([5, 5, 6], True), ([5, 5, 5, 5, 5, 7], None)])
+def test_theorem_14_is_3_partition(
+    numbers: list[int], fits: bool | None, solver: MilpSolver
+) -> None:
+    """A schedule of 2 n V exists if and only if the numbers fall into n parts of V. Where they do
+    not, the solver has two seconds, and what it says then is that it does not know."""
+    n, total = len(numbers) // 3, 16
+    forward = [*[total] * n, *numbers, *[total] * (2 * n)]
+    kept = [*[0] * (4 * n), *[1] * (2 * n)]
+    layers = replace(
+        layers_of(forward, ranks=2, memory=n),
+        kept_bytes_L=tuple(kept),
+    )
+    ranks = [1] * n + [0] * 3 * n + [1, 0] * n
+    stages = tuple((i, i + 1) for i in range(len(forward)))
+    program = PeriodicProgram(layers, stages, tuple(ranks))
+    verdict = program.solve(2 * n * total, solver, 60 if fits else 2)
+    if fits:
+        assert isinstance(verdict, Pattern)
+        check_pattern(program, verdict)
+    else:
+        assert verdict in ("infeasible", "unknown")
