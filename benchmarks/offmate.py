@@ -1,7 +1,7 @@
 """Parameters, gradients, optimizer states and activations in one plan: predicted times.
 
     python benchmarks/offmate.py              # Llama-2 7B under 10 GiB, against its parts
-    python benchmarks/offmate.py --budgets    # ten budgets, against the comparators
+    python benchmarks/offmate.py --layers 8 --host 0 --budgets 5.5,6,7,8,10,12,16,20,26,40
 
 No graph is captured: blocks have the sizes and operations of the model's shape, and times by the
 device's rates. The compute rate is the one that gives the 10.9 s with unlimited memory which Zhao
@@ -141,7 +141,6 @@ GIB = 1 << 30
 RATES = Rates(16.6e9, 1.1e9, 2.0, 50_000_000)
 """Zhao 2024, table 4.2 and 4.8.2: bytes of gradient a second on the device and on the CPU, Adam's
 two states, 50 ms of the CPU for each step."""
-TEN = (7.0, 8.0, 9.0, 10.0, 11.6, 16.0, 24.0, 40.0, 80.0, 160.0)
 
 
 def target_of(device: str, memory_gib: float, host_bytes: int | None) -> Target:
@@ -191,11 +190,11 @@ def headline(instance: StepInstance, time_limit: float) -> None:
         print(_row(name, instance, answer, monotonic() - began), flush=True)
 
 
-def budgets(instance: StepInstance, time_limit: float) -> None:
+def budgets(instance: StepInstance, several: str, time_limit: float) -> None:
     base, names = instance.unlimited_ns, list(COMPARATORS)
     print("| GiB | bound | offmate | " + " | ".join(names) + " | planned in s |")
     print("|" + "---|" * (len(names) + 4))
-    for gib in TEN:
+    for gib in map(float, several.split(",")):
         limited = instance.under(int(gib * GIB))
         plans = [comparator(limited) for comparator in COMPARATORS.values()]
         cells = ["–" if p is None else f"{time_ns(limited, p) / base:.3f}" for p in plans]
@@ -211,7 +210,7 @@ def budgets(instance: StepInstance, time_limit: float) -> None:
 
 
 def main(
-    ten: Annotated[bool, typer.Option("--budgets", help="Ten budgets.")] = False,
+    several: Annotated[str, typer.Option("--budgets", help="In GiB, beside the comparators.")] = "",
     device: Annotated[str, typer.Option()] = "rtx-3060-12gb",
     memory: Annotated[float, typer.Option(help="GiB.")] = 10.0,
     host: Annotated[float, typer.Option(help="GB; 0 for no bound.")] = 106.0,
@@ -221,7 +220,10 @@ def main(
     """Prints a table in Markdown."""
     target = target_of(device, memory, int(host * 1e9) or None)
     instance = llama(target, layers=layers, rates=RATES)
-    (budgets if ten else headline)(instance, time_limit)
+    if several:
+        budgets(instance, several, time_limit)
+    else:
+        headline(instance, time_limit)
 
 
 if __name__ == "__main__":

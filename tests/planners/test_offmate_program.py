@@ -28,7 +28,7 @@ from remat_compile.planners.offmate.blocks.courses import (
     faults,
     host_bytes,
 )
-from remat_compile.planners.offmate.blocks.improve import improved
+from remat_compile.planners.offmate.blocks.improve import improved, shrunk
 from remat_compile.planners.offmate.blocks.instance import (
     Group,
     Option,
@@ -302,6 +302,27 @@ def test_rounded_plans_can_be_run_and_improving_keeps_them_so(
         assert not faults(instance, better)
         assert fits(roomy, better)
         assert timing.time_ns == time_ns(roomy, better) <= time_ns(roomy, plan)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_that_holds_too_much_shrinks(seed: int) -> None:
+    free = many_tensors(seed)
+    plan = everything_there(free, (0,) * 4)
+    for share in (0.9, 0.7, 0.6):
+        instance = free.under(int(share * full_bytes(free)))
+        leaner = shrunk(instance, plan)
+        assert not faults(instance, leaner)
+        assert fits(instance, leaner)
+    # What no plan has room for is given up.
+    assert not faults(free, shrunk(free.under(1), plan))
+
+
+def test_without_time_there_are_the_comparators_and_the_computations() -> None:
+    free = many_tensors(1)
+    answer = plan_step(free, time_limit_s=1e-3)
+    assert answer.plan is not None
+    assert answer.found_by in COMPARATORS
+    assert answer.lower_bound_ns == 4 * 300 <= answer.time_ns
 
 
 # Comparators

@@ -52,6 +52,8 @@ GIVEN = {
         "eviction.keep",
         "eviction.segments",
         "eviction.separator_order",
+        "offmate.blocks.instance",
+        "offmate.blocks.rounding",
         "pipeline.layers",
         "pipeline.pattern",
         "programs.checkmate_rows",

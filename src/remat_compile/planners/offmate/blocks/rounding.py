@@ -1,7 +1,11 @@
 """From fractions of groups to whole tensors (Zhao 2024, 4.6 and algorithm 8).
 
 In each step at least as much is gone as the program says, and at most as much comes back, so that a
-step holds no more than in the program. Which tensors: by subset sums.
+step holds no more than in the program. Which tensors: by subset sums. Of 5, 3 and 4 MiB at least
+6 are gone:
+
+    >>> sorted(at_least([5 << 20, 3 << 20, 4 << 20], 6 << 20))
+    [1, 2]
 """
 
 from __future__ import annotations
@@ -19,11 +23,7 @@ _NOISE = 1e-3
 
 def at_least(sizes: Sequence[int], need: float) -> frozenset[int]:
     """The places of sizes whose sum is the least of those that reach `need` (all where none does).
-    By a table of 10 000 sums at most: exact up to so many bytes, and to a ten thousandth of all.
-
-    >>> sorted(at_least([5 << 20, 3 << 20, 4 << 20], 6 << 20))
-    [1, 2]
-    """
+    By a table of 10 000 sums at most: exact up to so many bytes, and to a ten thousandth of all."""
     total = sum(sizes)
     if need <= 0:
         return frozenset()

@@ -20,6 +20,8 @@ _REPAIRS = 4
 _MOST_COLUMNS = 4_000
 """Larger programs are solved with the options that their relaxation gives, not by branching."""
 _SMALL_S = 20.0
+_PLANNING = 0.7
+"""Of the time limit; the lower bound has the rest."""
 _NEAR = 1e-6
 _IPM: dict[str, object] = {"solver": "ipm"}
 
@@ -44,14 +46,14 @@ def plan_step(
     if solver is None:
         with MilpSolver() as own:
             return plan_step(instance, time_limit_s=time_limit_s, solver=own)
-    deadline = monotonic() + time_limit_s
+    began = monotonic()
+    deadline = began + _PLANNING * time_limit_s
     best: tuple[int, str, StepPlan] | None = None
     for name, comparator in COMPARATORS.items():
         if (plan := comparator(instance)) is not None:
             takes = time_ns(instance, plan)
             if best is None or takes < best[0]:
                 best = takes, name, plan
-    bound = lower_bound_ns(instance, solver, time_limit_s / 3)
     program_ns: int | None = None
     for fractions, plan in _rounded_plans(instance, solver, deadline):
         plan, timing = improved(instance, plan, deadline)
@@ -59,16 +61,21 @@ def plan_step(
             program_ns = round(fractions.time_ns)
         if best is None or timing.time_ns < best[0]:
             best = timing.time_ns, "program", plan
+    bound = lower_bound_ns(instance, solver, began + time_limit_s - monotonic())
     if best is None:
         return StepAnswer(None, 0, bound, program_ns, "")
     return StepAnswer(best[2], best[0], bound, program_ns, best[1])
 
 
 def lower_bound_ns(instance: StepInstance, solver: MilpSolver, time_limit_s: float) -> int:
-    """The relaxation of the program without lag: no plan of whole tensors takes less time."""
+    """The relaxation of the program without lag: no plan of whole tensors takes less time. Without
+    an answer in time, the computations alone."""
     milp = StepProgram(instance, lag=False, priced=False)
     answer = solver.solve(milp.build().relaxed(), time_limit_s, options=_IPM)
-    return int(max(0.0, answer.bound) * milp.unit_ns) if isfinite(answer.bound) else 0
+    least = sum(
+        min(o.forward_ns + o.backward_ns for o in options) for options in instance.options_L
+    )
+    return max(least, int(answer.bound * milp.unit_ns)) if isfinite(answer.bound) else least
 
 
 def _rounded_plans(
@@ -102,7 +109,7 @@ def best_fractions(
         program = StepProgram(instance, less_T=less_T, in_time=in_time)
         if program.builder.columns <= _MOST_COLUMNS:
             exact = StepProgram(instance, less_T=less_T, in_time=in_time, whole=True)
-            points = _small_points([program, exact], solver)
+            points = _small_points([program, exact], solver, deadline)
         else:
             points = _large_points(program, solver, deadline)
         found = False
@@ -113,9 +120,12 @@ def best_fractions(
             return
 
 
-def _small_points(programs: Iterable[StepProgram], solver: MilpSolver) -> Iterator[Fractions]:
+def _small_points(
+    programs: Iterable[StepProgram], solver: MilpSolver, deadline: float
+) -> Iterator[Fractions]:
     for program in programs:
-        solved = solver.solve(program.build(), _SMALL_S, options={"mip_rel_gap": 1e-3})
+        limit_s = min(_SMALL_S, deadline - monotonic())
+        solved = solver.solve(program.build(), limit_s, options={"mip_rel_gap": 1e-3})
         if solved.point is not None:
             yield program.fractions(solved.point)
 
