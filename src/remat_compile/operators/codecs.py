@@ -60,8 +60,8 @@ def threshold_backward_signs(g: Tensor, packed: Tensor) -> Tensor:
         y = torch.empty(g.shape, dtype=g.dtype)
         for part, flags in _flags(packed, y):
             part.copy_(flags)
-        dense: Tensor = kernel.default(g, y, 0)
-        return dense
+        laid_out: Tensor = kernel.default(g, y, 0)
+        return laid_out
     made = torch.empty_like(g)
     given = g.view(-1)
     for part, flags in _flags(packed, made, FEW):

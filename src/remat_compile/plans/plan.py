@@ -271,7 +271,7 @@ class Plan:
         max_grad_norm: float | None = None,
         cuda_graph: bool = False,
     ) -> nn.Module:
-        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`, with the
+        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`, and the
         `max_grad_norm` that was planned.
 
         `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where

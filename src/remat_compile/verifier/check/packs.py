@@ -62,7 +62,7 @@ def keeps_pairs(p: Program) -> None:
             packed[made] = kind, read
         else:
             unpacks = half == "unpack" and kind not in ("shape", "signs")
-            need(unpacks and packed.get(read, [""])[0] == kind, name, "has packed no such")
+            need(unpacks and packed.get(read, ("", ""))[0] == kind, name, "has packed no such")
             of = p.type[packed[read][1]]
             words = [",", *of[1:]] if CODECS[kind].is_told else []
             need(call.arguments[1:] == words, name, "is told another shape")
@@ -85,11 +85,11 @@ def keeps_pairs(p: Program) -> None:
         if call.operator == SIGNED:
             g, read = call.arguments[0], call.arguments[-1]
             need(call.arguments == [g, ",", read], name, "is told more")
-            need(packed.get(read, [""])[0] == "signs", name, "reads no signs")
+            need(packed.get(read, ("", ""))[0] == "signs", name, "reads no signs")
             need(g in p.base and g not in packed and g not in stands, name, "reads no gradient")
             need(not call.replay and not call.token and call.phase == "bwd", name, "runs again")
-            given, results = p.type[packed[read][1]], [p.type[a] for a in call.results if a != "_"]
-            need(results == [given] and len(call.results) == 1, name, "makes another value")
+            of = p.type[packed[read][1]]
+            need([p.type.get(a) for a in call.results] == [of], name, "makes another value")
             continue
         for form in filter(None, [call, call.replay]):
             unpacks = codec(form.operator)[0] == "unpack"
