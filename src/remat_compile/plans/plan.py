@@ -271,8 +271,8 @@ class Plan:
         max_grad_norm: float | None = None,
         cuda_graph: bool = False,
     ) -> nn.Module:
-        """The drop-in that runs this plan; with an `optimizer` the whole step, as `compile`, and the
-        `max_grad_norm` that was planned.
+        """The drop-in that runs this plan; with an `optimizer`, and the `max_grad_norm` that was
+        planned, the whole step as `compile` gives it.
 
         `model` with its sample `args`, `loss` and `outputs` as in `plan` may be left out where
         the plan was made from a model in this process, `cuda_graph` as in `compile`. FB0709 where
