@@ -283,8 +283,9 @@ class OptimizerUpdates:
             made = [torch.zeros(-(-n // scale), dtype=like.dtype, device=device) for n in counts]
             states: list[dict[str, Any]] = [{} for _ in made]
             for _ in range(2):  # the first one makes states
-                for parameter in made:
-                    parameter.grad = torch.zeros_like(parameter)
+                held = [torch.zeros_like(parameter) for parameter in made]
+                for parameter, gradient in zip(made, held, strict=True):
+                    parameter.grad = gradient
                 run = partial(_step, self.optimizer, group, made, states)
                 states, use = measure_peak(run, device)
         return scale * use.peak_bytes_over_entry
