@@ -39,7 +39,7 @@ from ..planners.isolation.endings import (
     PlannerRefused,
     Unloadable,
 )
-from ..planners.offmate.in_backward import InBackward
+from ..planners.offmate.in_backward import for_updates
 from ..planners.registry import format_planner
 from .budget import Baseline
 from .messages.progress import Progress, Say
@@ -118,6 +118,9 @@ class Attempt:
     phases: Phases
     known_bounds: TimeBounds | None = None
     is_draft: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "planner", for_updates(self.planner, self.program))
 
     @cached_property
     def bounds(self) -> TimeBounds:
@@ -221,8 +224,6 @@ def run_planner(
     A draft is valid and within the budget by the simulator. It is for those who make another plan
     of it and prove that one.
     """
-    if has_updates(program) and not getattr(planner, "updates", False):
-        planner = InBackward(planner)
     attempt = Attempt(program, planner, budget, time_limit_s, phases, is_draft=is_draft)
     result = attempt.ask()
     if isinstance(result, TimedOut) and result.schedule is None:
@@ -246,7 +247,7 @@ def _fall_back(program: Program, budget: Budget | None, late: Diagnostic) -> Pla
     either."""
     from ..planners.eviction.dtr import Dtr
 
-    result = Dtr(rounds=0).plan(program, budget)
+    result = for_updates(Dtr(rounds=0), program).plan(program, budget)
     if isinstance(result, Infeasible):
         notes = (Note(result.why.message), *result.why.notes)
         raise FBError(replace(late, notes=notes))

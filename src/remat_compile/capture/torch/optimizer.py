@@ -1,8 +1,9 @@
-"""The step of a `torch.optim` optimizer as cNodes of phase `opt`, one for each parameter.
+"""The step of a `torch.optim` optimizer as cNodes of phase `opt`, each for some parameters.
 
-What an optimizer does to one parameter is asked of its own code: a second object of its class, with
-the group's numbers of the moment (a schedule of learning rates changes them), that one parameter
-and its states. So a step on parameters one after the other gives the bits of a step on all.
+The optimizer's own code does an update: a second object of its class has the group's numbers of the
+moment (a schedule of learning rates changes them), those parameters and their states. None of the
+supported optimizers lets one parameter depend on another, so steps on some parameters after others
+give the bits of a step on all.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ _OF_OBJECT = ("step", "param_groups", "state")
 
 @dataclass(frozen=True)
 class _Trained:
-    """A parameter of the optimizer: its group, and its states in order."""
+    """A parameter of the optimizer: its group, its states in order, and its other numbers."""
 
     parameter: nn.Parameter
     group: int
     states: tuple[str, ...]
+    numbers: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,8 @@ class OptimizerUpdates:
     def __init__(
         self, optimizer: Optimizer, model: nn.Module, max_grad_norm: float | None = None
     ) -> None:
-        """Makes the states that the optimizer's first step would make. FB0541 for an optimizer that
-        is not supported, FB0542 for one of other parameters than the model's, FB0543 for states
-        that are none of its first step."""
+        """FB0541 for an optimizer that is not supported, FB0542 for parameters that the model has
+        not, FB0543 for states that are not like the parameters."""
         kind = type(optimizer)
         if kind not in SUPPORTED:
             known = ", ".join(one.__name__ for one in SUPPORTED)
@@ -93,34 +94,33 @@ class OptimizerUpdates:
                     message = f"the optimizer has a parameter {shape} that the model has not"
                     hint = "make the optimizer of model.parameters() of the model that is compiled"
                     fail("FB0542", message, hint=hint)
-                self._begin(parameter, group, path, states, numbers)
-                self._of[path] = _Trained(parameter, place, states)
+                self._look(parameter, group, path, states)
+                self._of[path] = _Trained(parameter, place, states, numbers)
         self._updates: dict[str, _Update] = {}
         self._origin: dict[str, str] = {}
         self._inputs: list[tuple[str, nn.Parameter, str]] = []
 
-    def _begin(
-        self,
-        parameter: nn.Parameter,
-        group: Mapping[str, Any],
-        path: str,
-        states: Sequence[str],
-        numbers: Mapping[str, Tensor],
+    def _look(
+        self, parameter: nn.Parameter, group: Mapping[str, Any], path: str, states: Sequence[str]
     ) -> None:
-        """Makes the states of a parameter that has none, or looks at those that there are."""
-        held = self.optimizer.state.get(parameter)
-        if held:
+        """Looks at the states that there are."""
+        if held := self.optimizer.state.get(parameter):
             wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
             if wrong:
                 message = f"the optimizer's {wrong[0]} of {path} is not a tensor like the parameter"
                 fail("FB0543", message, hint="load the state of this model, or make it anew")
-            return
-        if group.get("momentum") and group.get("dampening"):
+        elif group.get("momentum") and group.get("dampening"):
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
+
+    def _begin(self, one: _Trained) -> None:
+        """Makes the states that the optimizer's first step would make, where there are none."""
+        if self.optimizer.state.get(one.parameter):
+            return
         like = torch.preserve_format
-        made = {key: torch.zeros_like(parameter, memory_format=like) for key in states}
-        self._hold(parameter, made | {key: torch.zeros_like(n) for key, n in numbers.items()})
+        made = {key: torch.zeros_like(one.parameter, memory_format=like) for key in one.states}
+        numbers = {key: torch.zeros_like(number) for key, number in one.numbers.items()}
+        self._hold(one.parameter, made | numbers)
 
     def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
         """Puts values into the optimizer's state, which has no entry of an empty one."""
@@ -138,6 +138,9 @@ class OptimizerUpdates:
         params: dict[str, ParamBinding] = {p.name: p for p in binding.params}
         consumed: set[str] = set()
         trained = self._trained(program)
+        for _, one in trained:
+            with plain_mode(one.parameter.device):  # a capture may be open
+                self._begin(one)
         clipped: dict[str, str] = {}
         cut = self._clipping(program, measured=measured)
         if cut is not None:

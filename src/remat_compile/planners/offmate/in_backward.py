@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import ClassVar
 
+from ...ir.analysis.liveness import floor_bytes
 from ...ir.program import Budget, Program
 from ...ir.rewrites.updates import for_planners, has_updates, with_updates
 from ...ir.semantics.simulate import Sizes, simulate
@@ -68,7 +69,13 @@ class InBackward:
             if over <= 0:
                 return Feasible(made, trace.time_ns, None)
             excess += over
-        return _refused(states, result)
+        return _refused(program, states, result)
+
+
+def for_updates(planner: Planner, program: Program) -> Planner:
+    """A planner of `program`: around one that knows no updates, where there are some."""
+    known = not has_updates(program) or getattr(planner, "updates", False)
+    return planner if known else InBackward(planner)
 
 
 def _state_bytes(program: Program) -> int:
@@ -77,11 +84,17 @@ def _state_bytes(program: Program) -> int:
     return sum(sizes[a.name] for a in program.graph.anodes if a.kind == "opt_state")
 
 
-def _refused(states: int, result: PlanResult | None) -> PlanResult:
-    """The refusal of `of`, with the states of the optimizer on top."""
+def _refused(program: Program, states: int, result: PlanResult | None) -> PlanResult:
+    """The refusal of `of`, with the states of the optimizer on top. The floor is of plans that have
+    parameters and states on the host too."""
     if not isinstance(result, Infeasible):
         return result if isinstance(result, NotApplicable) else TimedOut(None, 0, None)
     least = result.min_budget
     if least is not None and least.kind == "device":
         least = replace(least, bytes=least.bytes + states)
-    return replace(result, min_budget=least, floor_bytes=result.floor_bytes + states)
+    kinds = ("param", "opt_state")
+    homes = [a.name for a in program.graph.anodes if a.kind in kinds]
+    notes = tuple(note for note in result.why.notes if "no plan of any planner" not in note.message)
+    why = replace(result.why, notes=notes)
+    floor = floor_bytes(program, homes=homes)[0]
+    return replace(result, min_budget=least, floor_bytes=floor, why=why, names_both=False)

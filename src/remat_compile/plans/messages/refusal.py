@@ -12,6 +12,7 @@ from ...ir.wording import worded
 from ...planners.auto import Auto
 from ...planners.contract import Feasible, Infeasible, Optimal
 from ...planners.eviction.dtr import Dtr
+from ...planners.offmate.in_backward import for_updates
 from ..budget import Baseline, format_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def _more(result: Infeasible, program: Program, budget: Budget) -> tuple[Infeasi
     """The refusal that knows the least budget, and whether `dtr` fits the budget."""
     if len(program.graph.cnodes) > QUICK:
         return result, False
-    other = Dtr(rounds=0).plan(program, budget, time_limit_s=QUICK_S)
+    quick = for_updates(Dtr(rounds=0), program)
+    other = quick.plan(program, budget, time_limit_s=QUICK_S)
     match other:
         case Optimal() | Feasible():
             return result, True

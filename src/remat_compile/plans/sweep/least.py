@@ -21,6 +21,7 @@ from ...planners.eviction.dtr import Dtr
 from ...planners.eviction.keep import keep_what_fits
 from ...planners.eviction.search import Search
 from ...planners.instance import Instance
+from ...planners.offmate.in_backward import for_updates
 from ...planners.registry import format_planner
 from ...planners.results import kind_of
 from ..budget import Baseline, BudgetKind, format_bytes
@@ -88,7 +89,13 @@ class _LeastSearch:
         first = self.ask(floor)
         if self.best is None:
             known = isinstance(first, Infeasible) and first.min_budget is not None
-            reach = first if known else Dtr(rounds=0).plan(self.program, Budget(floor, self.kind))
+            reach = (
+                first
+                if known
+                else for_updates(Dtr(rounds=0), self.program).plan(
+                    self.program, Budget(floor, self.kind)
+                )
+            )
             first = self._ask_named(reach) or first
         if self.best is not None:
             self._vary_walks(floor)

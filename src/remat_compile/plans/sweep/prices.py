@@ -11,6 +11,7 @@ from ...ir.program import Budget, Program
 from ...ir.semantics.simulate import simulate
 from ...planners.contract import Feasible, Optimal
 from ...planners.eviction.dtr import Dtr
+from ...planners.offmate.in_backward import for_updates
 from ...planners.registry import format_planner
 from ...report.subject import Subject
 
@@ -79,7 +80,7 @@ def _price(budget: int, peak: int, took_ns: int | None, own_ns: int | None) -> P
 
 def cheap_plan(program: Program, budget: Budget, time_limit_s: float) -> int | None:
     """Nanoseconds of a plan within the budget by the cheap planner, simulated; None for none."""
-    result = PLANNER.plan(program, budget, time_limit_s=time_limit_s)
+    result = for_updates(PLANNER, program).plan(program, budget, time_limit_s=time_limit_s)
     if not isinstance(result, Optimal | Feasible):
         return None
     return simulate(program, result.schedule).time_ns
