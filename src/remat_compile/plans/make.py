@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..ir.analysis.packs import has_packs
+from ..ir.analysis.packs import has_packs, with_costs_of
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.wording import worded
@@ -69,7 +69,7 @@ def planned_source(
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
-        plan, diagnostics = _cached_or_made(packed_too, request, phases, cache)
+        plan, diagnostics = _cached_or_made(packed_too, lowered, request, phases, cache)
         lowered = packed_too if has_packs(plan.graph) else lowered
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
@@ -89,9 +89,9 @@ def planned_source(
 
 
 def _cached_or_made(
-    lowered: Lowered, request: PlanRequest, phases: Phases, cache: PlanCache | None
+    lowered: Lowered, whole: Lowered, request: PlanRequest, phases: Phases, cache: PlanCache | None
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
-    """The plan, and what is to be said of the cache."""
+    """The plan, and what is to be said of the cache. `whole` has no packed values."""
     diagnostics: tuple[Diagnostic, ...] = ()
     if cache is not None:
         with phases.phase("cache", "looking for a plan that was made before"):
@@ -100,7 +100,11 @@ def _cached_or_made(
             return known, diagnostics
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
-    plan = better_plan(program, request, lambda each: plan_costed(each, request, phases))
+    plain = program
+    if has_packs(program.graph):
+        plain, _ = _with_costs(whole, request.device, phases)
+        program = with_costs_of(program, plain.graph)
+    plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
