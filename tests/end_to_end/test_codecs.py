@@ -287,3 +287,30 @@ def test_codecs_are_for_devices_on_which_they_were_tested() -> None:
 def codes(error: FBError) -> list[str]:
     found: list[Diagnostic] = [*error.diagnostics]
     return [d.code for d in found]
+
+
+@pytest.mark.usefixtures("dear_dropout")
+def test_a_packed_plan_is_kept_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found by the same request, proven again, and by no other."""
+    monkeypatch.setenv("REMAT_COMPILE_CACHE", str(tmp_path))
+    module, args = made("mlp")
+    options = {**OPTIONS, "activation_budget": "75%"}
+    first = remat_compile.plan(module, args, codecs="lossless", **options)
+    assert "plan" in first.phase_s
+    again = remat_compile.plan(module, args, codecs="lossless", **options)
+    assert "plan" not in again.phase_s
+    assert again.program == first.program
+    whole = remat_compile.plan(module, args, **options)
+    assert not has_packs(whole.graph)
+
+
+@pytest.mark.usefixtures("dear_dropout")
+def test_jax_has_no_codecs() -> None:
+    pytest.importorskip("jax")
+    module, args = made("mlp")
+    plan = remat_compile.plan(module, args, activation_budget="75%", codecs="lossless", **OPTIONS)
+    with pytest.raises(FBError) as refused:
+        plan.emit("jax")
+    assert {*codes(refused.value)} == {"FB0920"}

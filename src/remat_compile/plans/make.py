@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
-from ..ir.rewrites.packs import has_packs
+from ..ir.rewrites.packs import has_packs, with_costs_of
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
@@ -66,11 +66,16 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
+    if source.optimizer is not None and request.codecs != "none":
+        message = "values are not packed in a step with an optimizer"
+        hint = worded("use {codecs}", codecs="none")
+        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
-        plan, diagnostics = _cached_or_made(packed_too, request, phases, cache, source.optimizer)
+        given = request, phases, cache, source.optimizer
+        plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
         lowered = packed_too if has_packs(plan.graph) else lowered
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
@@ -91,12 +96,13 @@ def planned_source(
 
 def _cached_or_made(
     lowered: Lowered,
+    whole: Lowered,
     request: PlanRequest,
     phases: Phases,
     cache: PlanCache | None,
     optimizer: OptimizerUpdates | None,
 ) -> tuple[Plan, tuple[Diagnostic, ...]]:
-    """The plan, and what is to be said of the cache."""
+    """The plan, and what is to be said of the cache. `whole` has no packed values."""
     diagnostics: tuple[Diagnostic, ...] = ()
     if cache is not None and optimizer is None:
         with phases.phase("cache", "looking for a plan that was made before"):
@@ -109,7 +115,11 @@ def _cached_or_made(
         program = optimizer.on(program, measured=request.device is None)
         if request.device is not None:
             program = _roofline(program, request.device, phases)
-    plan = better_plan(program, request, lambda each: plan_costed(each, request, phases))
+    plain = program
+    if has_packs(program.graph):
+        plain, _ = _with_costs(whole, request.device, phases)
+        program = with_costs_of(program, plain.graph)
+    plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics

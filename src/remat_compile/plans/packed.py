@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.rewrites.packs import erased, has_packs, pack
+from ..ir.rewrites.packs import has_packs, pack
 from ..ir.wording import worded
 from ..planners.compression.lossless import lossless_choices
 from ..planners.compression.unneeded import without_unneeded
@@ -52,8 +52,10 @@ def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
     return lowered.with_program(pack(lowered.program, choices))
 
 
-def better_plan(program: Program, request: PlanRequest, plan: Callable[[Program], Plan]) -> Plan:
-    """The plan of a packed program or, by the same costs, of the program without packed values:
+def better_plan(
+    program: Program, whole: Program, request: PlanRequest, plan: Callable[[Program], Plan]
+) -> Plan:
+    """The plan of a packed program or, by the same costs, of `whole`, which has no packed values:
     the faster one within the budget; for `least` the one of fewer bytes.
 
     A plan that recomputes and copies nothing is not bettered: packing takes time as well.
@@ -62,7 +64,7 @@ def better_plan(program: Program, request: PlanRequest, plan: Callable[[Program]
         return plan(program)
     made: list[Plan] = []
     refusals: list[FBError] = []
-    for each in (erased(program), program):
+    for each in (whole, program):
         try:
             made.append(plan(each))
         except FBError as error:
@@ -74,12 +76,12 @@ def better_plan(program: Program, request: PlanRequest, plan: Callable[[Program]
     if not made:
         raise refusals[-1]  # that of the packed program, which needs fewer bytes
     if has_packs(made[-1].graph) and not _is_least(request):
-        made[-1] = _without_unneeded(made[-1], request)
+        made[-1] = _without_unneeded(made[-1], whole, request)
     best = min(made, key=lambda each: _rank(each, request))
     return best if len(made) == 1 else replace(best, lower_bound_s=None)  # of one of the graphs
 
 
-def _without_unneeded(plan: Plan, request: PlanRequest) -> Plan:
+def _without_unneeded(plan: Plan, whole: Program, request: PlanRequest) -> Plan:
     """The plan with those values alone packed that it needs to be within its budget, proven."""
     budget = plan.budget
 
@@ -90,7 +92,7 @@ def _without_unneeded(plan: Plan, request: PlanRequest) -> Plan:
         return within and (memory is None or trace.peak_bytes <= memory)
 
     program = replace(plan.program, schedules=(), proven=())
-    found = without_unneeded(program, plan.schedule, fits)
+    found = without_unneeded(program, plan.schedule, fits, whole.graph)
     if found is None:
         return plan
     program, schedule = found

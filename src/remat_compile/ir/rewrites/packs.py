@@ -45,9 +45,26 @@ def pack(program: Program, choices: Iterable[Choice]) -> Program:
     return replace(program, graph=graph, schedules=(), proven=())
 
 
-def erased(program: Program, sources: Collection[str] | None = None) -> Program:
+def with_costs_of(program: Program, whole: Graph) -> Program:
+    """The program in which each cNode that `whole` has as well has the costs that it has there; of
+    one that reads a value as a codec gives it back, the time."""
+    cnodes = tuple(_known(c, whole) for c in program.graph.cnodes)
+    return replace(program, graph=replace(program.graph, cnodes=cnodes))
+
+
+def _known(c: CNode, whole: Graph) -> CNode:
+    known = whole.cnode.get(c.name, c)
+    if repr(known.call) == repr(c.call):
+        return known
+    return replace(c, time_ns=known.time_ns) if known.call.op == c.call.op else c
+
+
+def erased(
+    program: Program, sources: Collection[str] | None = None, whole: Graph | None = None
+) -> Program:
     """The program without packed values, or those of the `sources` alone; its schedules are left
-    out where it has some."""
+    out where it has some. What read them has the costs that it has in `whole`; without that, those
+    of the codec's own operator where one read them in its place."""
     graph = program.graph
     if not has_packs(graph):
         return program
@@ -75,7 +92,8 @@ def erased(program: Program, sources: Collection[str] | None = None) -> Program:
             call = renamed_call(c.call, names)
             if c.call.op in READS and made & {*graph.reads(c)}:
                 call = without_codec(call)
-            cnodes.append(replace(c, call=call))
+            again = replace(c, call=call)
+            cnodes.append(again if whole is None else _known(again, whole))
     anodes = tuple(a for a in graph.anodes if a.name not in made)
     without = Graph(graph.name, anodes, tuple(views), tuple(cnodes))
     readers = {name: {c.phase for c in without.readers[name]} for name in roots.values()}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from ...ir.codecs import Pair, pairs
 from ...ir.diagnostics import FBError
 from ...ir.expr import evaluate
+from ...ir.graph import Graph
 from ...ir.program import Program
 from ...ir.rewrites.packs import erased
 from ...ir.schedule import Compute, Free, Schedule, Step
@@ -20,14 +21,14 @@ Fits = Callable[[Trace], bool]
 
 
 def without_unneeded(
-    program: Program, schedule: Schedule, fits: Fits
+    program: Program, schedule: Schedule, fits: Fits, whole: Graph | None = None
 ) -> tuple[Program, Schedule] | None:
     """The program and schedule with fewer packed values, faster and such that it `fits`; None where
-    all are needed. Schedules that copy packed values are left as they are. One simulation for each
-    source."""
+    all are needed. Schedules that copy packed values are left as they are. Costs of what
+    is not packed are those of `whole`. One simulation for each source."""
     best, time_ns = None, simulate(program, schedule).time_ns
     for source in _by_price(program, schedule):
-        fewer = erased(program, {source})
+        fewer = erased(program, {source}, whole)
         steps = _with_whole(program, fewer, schedule, source)
         if steps is None:
             continue

@@ -112,23 +112,16 @@ def graph_differences(planned: Program, captured: Program, limit: int = 5) -> li
     """Return the differences of two captures of a model, in words; costs and sizes do not count.
 
     Sizes are left out because measuring corrects them, and so are the ranges of symbols. Calls
-    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is. Packed
-    values of one alone are taken out.
+    are compared by `repr`, to which `1`, `1.0` and `true` are not equal, and `nan` is. The
+    graphs are compared without packed values: what a plan packs is its own affair.
     """
-    planned, captured = _both_packed_or_none(planned, captured)
+    planned, captured = erased(planned), erased(captured)
     if any(c.is_fused for c in planned.graph.cnodes):
         return fused_differences(planned, captured)[:limit]
     lines = [line for line, _ in _differing(planned, captured)]
     if len(lines) > limit:
         lines[limit:] = [f"and {len(lines) - limit} more differences"]
     return lines
-
-
-def _both_packed_or_none(one: Program, other: Program) -> tuple[Program, Program]:
-    """The programs, without packed values where only one has some."""
-    if has_packs(one.graph) == has_packs(other.graph):
-        return one, other
-    return erased(one), erased(other)
 
 
 def _differing(planned: Program, captured: Program) -> Iterator[tuple[str, Span | None]]:
@@ -213,7 +206,7 @@ def _dimensions(program: Program) -> list[tuple[str, int, int]]:
 
 def _same_text(planned: Program, captured: Program) -> bool:
     """Return whether the texts are equal but for times, workspaces, places and `grads`."""
-    planned, captured = _both_packed_or_none(planned, captured)
+    planned, captured = erased(planned), erased(captured)
     declared = [
         (p.symbols, [c.name for c in p.graph.cnodes], [*map(format_statement, p.graph.anodes)])
         for p in (planned, captured)
