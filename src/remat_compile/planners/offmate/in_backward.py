@@ -11,7 +11,16 @@ from ...ir.program import Budget, Program
 from ...ir.rewrites.updates import for_planners, has_updates, with_updates
 from ...ir.semantics.simulate import Sizes, simulate
 from ..auto import Auto
-from ..contract import Feasible, Infeasible, NotApplicable, Planner, PlanResult, Progress, TimedOut
+from ..contract import (
+    Feasible,
+    Infeasible,
+    NotApplicable,
+    Optimal,
+    Planner,
+    PlanResult,
+    Progress,
+    TimedOut,
+)
 from ..registry import format_planner
 from ..results import check_budget, peak_of
 from ..spelling.options import checked
@@ -51,16 +60,23 @@ class InBackward:
         """As `Planner.plan`."""
         check_budget(budget)
         deadline = monotonic() + time_limit_s
-        base = for_planners(program) if has_updates(program) else program
+        if not has_updates(program):
+            result = self.of.plan(program, budget, time_limit_s=time_limit_s, progress=progress)
+            schedule = getattr(result, "schedule", None)
+            if isinstance(result, Optimal | Feasible | TimedOut) and schedule is not None:
+                return replace(result, schedule=replace(schedule, planner=format_planner(self)))
+            return result
+        base = for_planners(program)
         states = 0 if budget is not None and budget.kind == "activation" else _state_bytes(program)
-        excess, result = 0, None
+        excess = 0
+        answer: PlanResult | None = None
         for left in range(_ROUNDS, 0, -1):
             asked = budget
             if budget is not None:
                 asked = replace(budget, bytes=max(1, budget.bytes - states - excess))
             limit_s = max(1.0, (deadline - monotonic()) / (1 if left == 1 else 2))
-            result = self.of.plan(base, asked, time_limit_s=limit_s, progress=progress)
-            schedule = getattr(result, "schedule", None)
+            answer = self.of.plan(base, asked, time_limit_s=limit_s, progress=progress)
+            schedule = getattr(answer, "schedule", None)
             if schedule is None:
                 break
             made = replace(with_updates(program, schedule), planner=format_planner(self))
@@ -69,7 +85,7 @@ class InBackward:
             if over <= 0:
                 return Feasible(made, trace.time_ns, None)
             excess += over
-        return _refused(program, states, result)
+        return _refused(program, states, answer)
 
 
 def for_updates(planner: Planner, program: Program) -> Planner:

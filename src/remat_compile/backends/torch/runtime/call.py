@@ -228,7 +228,7 @@ class HostCopies:
         flight = self.flights.pop(name)
         if flight is None:
             return
-        if not isinstance(flight, Future):
+        if (self._homes or self._gradients) and not isinstance(flight, Future):
             self._landed.append(flight)
         try:
             if isinstance(flight, Future):
