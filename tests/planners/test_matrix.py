@@ -213,6 +213,7 @@ def test_the_check_sees_a_wrong_claim() -> None:
 MORE = 12
 MORE_OF = {
     "auto": 40,
+    "in-backward": 40,
     "autocapper": 30,  # asks another planner for each cap
     "autoswap": 80,  # once for each point of its search, without trying it
     "offload-dp": 100,  # tries those of autoswap
