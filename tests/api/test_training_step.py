@@ -424,3 +424,11 @@ def test_a_parameter_that_is_written_to_before_its_update(sides: tuple[str, ...]
     other = copy.deepcopy(model)
     assert torch.isfinite(step(batch(1)))
     assert not torch.equal(model.head.bias, other.head.bias)  # type: ignore[arg-type]
+
+
+def test_no_script_of_a_step_with_updates() -> None:
+    model = Net()
+    plan = remat_compile.plan(model, (batch(0),), optimizer=SGD(model.parameters(), lr=0.1))
+    with pytest.raises(FBError) as refused:
+        plan.emit()
+    assert [d.code for d in refused.value.diagnostics] == ["FB0548"]

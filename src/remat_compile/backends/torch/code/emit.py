@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from textwrap import wrap
 
+from ....ir.diagnostics import fail
 from ....ir.graph import CALLER_KINDS
 from ....ir.program import Program
 from ....ir.rewrites.identities import equal_views, identities
 from ....ir.rewrites.packs import has_packs
 from ....ir.rewrites.reshapes import with_short_reshapes
+from ....ir.rewrites.updates import has_updates
 from ....ir.schedule import Compute, Schedule
 from ....operators.callable import check_operators
 from ....version import __version__
@@ -64,7 +66,8 @@ def emit(program: Program, schedule: Schedule, interface: Interface | None = Non
 
     Raises FBError FB0901 for an operator that this PyTorch does not have, FB0942 for one
     that a plan may not call, FB0940 or FB0941 should the source hold anything but the calls
-    of the plan, and FB0945 or FB0946 where it is not the schedule.
+    of the plan, and FB0945 or FB0946 where it is not the schedule; FB0548 for a script of a plan
+    with homes on the host or updates.
     """
     return emit_with_saved(program, schedule, interface)[0]
 
@@ -74,6 +77,10 @@ def emit_with_saved(
 ) -> tuple[str, tuple[str, ...]]:
     """The source as `emit` gives it, and the aNodes that its forward hands to its backward,
     as they were read back from it."""
+    if interface is None and (schedule.homes or has_updates(program)):
+        message = "a script holds no optimizer, and no memory at home on the host"
+        hint = "run the plan in Python: compile(model, args, ...), or load(path).bind(model, args)"
+        fail("FB0548", message, schedule.span, hint=hint)
     source = _written(program, schedule, interface)
     return source, check_source(source, program, schedule, interface)
 
