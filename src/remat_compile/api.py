@@ -120,9 +120,9 @@ def compile(  # the name users expect, as in torch.compile
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
     wanted = Wanted(loss, outputs)
-    source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     if optimizer is not None:
         _check_training(request, on_change, cuda_graph=cuda_graph)
+    source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     source = _with_optimizer(source, optimizer, max_grad_norm)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
     for diagnostic in diagnostics:
@@ -177,9 +177,9 @@ def _with_optimizer(
         raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     if optimizer is None:
         return source
-    from .capture.torch.optimizer import OptimizerUpdates
+    from .capture.torch.optimizer import updates_of
 
-    made = OptimizerUpdates(optimizer, source.exported.original, max_grad_norm)
+    made = updates_of(optimizer, source.exported, max_grad_norm)
     return replace(source, optimizer=made)
 
 

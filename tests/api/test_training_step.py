@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import remat_compile
 from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
+from remat_compile.backends.torch.runtime import PlanCopies
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
 from remat_compile.capture.torch.optimizer import OptimizerUpdates
 from remat_compile.ir.schedule import Compute
@@ -196,6 +198,9 @@ def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> 
     read = remat_compile.load(tmp_path / "step.fbir")
     code, message = codes(lambda: read.bind(model, (batch(0),)))
     assert (code, message) == ("FB0547", "the plan updates parameters, and no optimizer is given")
+    assert read.check_model(model, (batch(0),)).assumption == (
+        "graph compared with model Net: same text; updates of the optimizer not compared"
+    )
     train = read.bind(model, (batch(0),), optimizer=optimizer)
     other = copy.deepcopy(model)
     stepper = ADAMW(other)
@@ -374,6 +379,13 @@ def test_an_optimizer_that_changed_since() -> None:
     assert "is gone" in message
     assert_same(dict(model.state_dict()), dict(before))
     optimizer.state[first] = own
+    hook = first.register_post_accumulate_grad_hook(lambda parameter: None)
+    code, message = codes(lambda: step(batch(0)))
+    assert (code, message) == (
+        "FB0544",
+        "a parameter has hooks, which a planned step would not run",
+    )
+    hook.remove()
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     code, message = codes(lambda: step(batch(0)))
     assert (code, message) == ("FB0544", "the optimizer has other groups of parameters than it had")
@@ -410,6 +422,34 @@ def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -
         small(**options)()
     (diagnostic,) = refused.value.diagnostics
     assert (diagnostic.code, diagnostic.hint) == ("FB0546", way_out)
+
+
+def test_a_replica_is_refused() -> None:
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        model = nn.parallel.DistributedDataParallel(Net())
+        code, message = codes(small(model=model))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert code == "FB0546"
+    assert "sums gradients before its optimizer steps" in message
+
+
+def test_homes_that_cannot_be_run() -> None:
+    model, optimizer, step = compiled(ADAMW, ("home",))
+    program, schedule = step.module.planned_step.program, step.module.planned_step.schedule
+    header = replace(program.header, device="cuda")
+    code, message = codes(lambda: PlanCopies(replace(program, header=header), schedule, ()))
+    assert code == "FB0549"
+    assert "on the host of cuda" in message
+    state = optimizer.state[model.net[0].weight]
+    wide = torch.zeros(*state["exp_avg"].shape, 2)
+    state["exp_avg"] = wide[..., 0]
+    code, message = codes(lambda: step(batch(0)))
+    assert code == "FB0549"
+    assert "has gaps between its elements" in message
 
 
 @pytest.mark.parametrize("sides", [(), ("home",), ("host",)])

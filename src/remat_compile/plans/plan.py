@@ -285,9 +285,9 @@ class Plan:
         plan = self.trusted()
         updates = None
         if optimizer is not None:
-            from ..capture.torch.optimizer import OptimizerUpdates
+            from ..capture.torch.optimizer import updates_of
 
-            updates = OptimizerUpdates(optimizer, exported.original, max_grad_norm)
+            updates = updates_of(optimizer, exported, max_grad_norm)
         given = plan.program, plan.schedule, exported, self._kernels
         return bind(*given, cuda_graph=cuda_graph, optimizer=updates)
 

@@ -44,11 +44,11 @@ class TrainingStep(nn.Module):
         self._updated = [paths[name] for name in paths if name in names]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the model."""
+        """Return the model's."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's."""
+        """Loads the model's."""
         return self.module.load_state_dict(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from ...device.memory import measure_peak
@@ -25,6 +26,7 @@ from ...ir.expr import Const
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
+from ..lowered import Exported
 from .clipping import Clipping
 
 SUPPORTED: tuple[type[Optimizer], ...] = (SGD, Adam, AdamW, RMSprop, Adagrad)
@@ -177,8 +179,8 @@ class OptimizerUpdates:
         return replace(program, graph=graph, binding=binding)
 
     def _clipping(self, program: Program, *, measured: bool) -> Clipping | None:
-        """What scales the gradients, in the order of the parameters. FB0541 for parameters of
-        several types."""
+        """Return the computations that clip the gradients, in the order of the
+        parameters. FB0541 for parameters of several types."""
         if self._max_norm is None:
             return None
         graph = program.graph
@@ -242,7 +244,7 @@ class OptimizerUpdates:
 
     def tensors(self) -> list[Tensor]:
         """The states as they are now. FB0544 where a step of the plan does not find what it was
-        made for."""
+        made for, or finds hooks of a parameter."""
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
             fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
@@ -251,7 +253,10 @@ class OptimizerUpdates:
         for (name, p, _), tensor in zip(self._inputs, held, strict=True):
             if _shape(tensor) != p.shape:
                 fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
-        updated = (one.parameter for update in self._updates.values() for one in update.of)
+        updated = [one.parameter for update in self._updates.values() for one in update.of]
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in updated):
+            message = "a parameter has hooks, which a planned step would not run"
+            fail("FB0544", message, hint="remove the hooks, or leave out optimizer=")
         if any(parameter.grad is not None for parameter in updated):
             message = "a parameter has a gradient already, which a planned step does not add to"
             fail("FB0544", message, hint="optimizer.zero_grad() before the step")
@@ -312,6 +317,18 @@ class OptimizerUpdates:
                     torch.accelerator.synchronize()
                 times.append(time.perf_counter_ns() - start)
         return min(times)
+
+
+def updates_of(
+    optimizer: Optimizer, exported: Exported, max_grad_norm: float | None
+) -> OptimizerUpdates:
+    """The updates of a captured model. FB0546 for a replica, whose gradients are to be summed over
+    the processes before an update."""
+    if isinstance(exported.given, DistributedDataParallel):
+        message = "a replica of DistributedDataParallel sums gradients before its optimizer steps"
+        hint = "leave out optimizer=, and step after the backward"
+        fail("FB0546", message, hint=hint)
+    return OptimizerUpdates(optimizer, exported.original, max_grad_norm)
 
 
 _AGAIN = "compile again with the optimizer as it is now"

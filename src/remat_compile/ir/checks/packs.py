@@ -27,7 +27,7 @@ def check_packs(graph: Graph, names: Names, findings: Findings) -> None:
 
 
 class _PacksCheck:
-    """What is known of the graph so far: the codec and source of each packed value, and of what
+    """Facts of the graph so far: the codec and source of each packed value, and of what
     stands for a source."""
 
     def __init__(self, graph: Graph, names: Names, findings: Findings):

@@ -151,7 +151,7 @@ class _Clock:
         return len(spans) > began
 
     def _start_copies(self, pair: Pair) -> None:
-        """Those at the head of the queue that both sides have issued."""
+        """Return the operations at the head of the queue that both sides have issued."""
         queue = self.queues[pair]
         while queue and len(self.issued.get(queue[0], ())) == 2:
             value = queue.popleft()

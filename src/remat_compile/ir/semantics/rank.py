@@ -1,4 +1,4 @@
-"""What the row of one rank does to its memory: the rules of `spec/pipelines.md`, step by step.
+"""Replays the row of one rank on its memory: the rules of `spec/pipelines.md`, step by step.
 
 Bytes are taken when a step of the row is reached and given back by one, so they depend on the row
 alone and on no timing of other ranks.

@@ -46,11 +46,12 @@ class GraphSeen(Enum):
 @dataclass(frozen=True, slots=True)
 class GraphCheck:
     """The comparison with `model`. `how` tells the types, equality and replay forms of an
-    execution."""
+    execution. The `has_updates` of a plan are not compared."""
 
     seen: GraphSeen = GraphSeen.UNSEEN
     model: str | None = None
     how: str = ""
+    has_updates: bool = False
 
     @property
     def assumption(self) -> str:
@@ -59,9 +60,11 @@ class GraphCheck:
             case GraphSeen.UNSEEN:
                 return "for the graph as written: model not seen"
             case GraphSeen.SAME_TEXT | GraphSeen.PACKED | GraphSeen.SAME_VALUES:
-                return f"graph compared with model {self.model}: {self.seen.value}"
+                found = self.seen.value
             case GraphSeen.EXECUTED:
-                return f"graph compared with model {self.model}: executed at two inputs, {self.how}"
+                found = f"executed at two inputs, {self.how}"
+        updates = "; updates of the optimizer not compared" if self.has_updates else ""
+        return f"graph compared with model {self.model}: {found}{updates}"
 
 
 def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
@@ -74,7 +77,8 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
     """
     from ...capture.torch import ensure_trusted, lower
 
-    program = without_updates(program) if has_updates(program) else program
+    updated = has_updates(program)
+    program = without_updates(program) if updated else program
     with lower(exported) as lowered:
         captured, values = lowered.program, lowered.values()
         check_layouts(program, captured)
@@ -88,7 +92,7 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
     warn_of_layouts(program, lowered.program)
     if same:
         plain = GraphSeen.PACKED if has_packs(program.graph) else GraphSeen.SAME_TEXT
-        return GraphCheck(GraphSeen.SAME_VALUES if fused else plain, model)
+        return GraphCheck(GraphSeen.SAME_VALUES if fused else plain, model, has_updates=updated)
     from .run_graph import Incomparable, compare_runs
 
     try:
@@ -105,7 +109,7 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
         message = f"the graph is not that of {model}"
         span = _place(program, captured)
         raise FBError(Diagnostic("FB0720", message, span, notes, "plan the model again"))
-    return GraphCheck(GraphSeen.EXECUTED, model, compared.how)
+    return GraphCheck(GraphSeen.EXECUTED, model, compared.how, updated)
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

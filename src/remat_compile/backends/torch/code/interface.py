@@ -35,7 +35,7 @@ class Interface:
     grads: tuple[str | None, ...]
 
     def without(self, program: Program, homes: Container[str]) -> Interface:
-        """What generated code is given and gives: `homes` are on the host, where copies know
+        """Arguments and results of generated code: `homes` are on the host, where copies know
         them."""
 
         def here(name: str | None) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ....device.strides import is_dense, outermost_first
 from ....ir.diagnostics import fail
 from ....ir.expr import evaluate
 from ....ir.program import Program
@@ -37,8 +38,11 @@ class PlanCopies:
         optimizer: Optimizer | None = None,
     ) -> None:
         """`inputs` are the aNodes of the forward's arguments. FB0912 for a device that cannot
-        copy beside its computations."""
+        copy beside its computations, FB0549 for homes on the host of an accelerator."""
         homes = schedule.homes
+        if homes and torch.device(program.header.device).type != "cpu":
+            message = f"storage at home on the host of {program.header.device} is planned, not run"
+            fail("FB0549", message, schedule.span, hint="plan for the CPU, or without homes")
         self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
         self._gradients = homes - self._homes.keys()
         self._updates = None if optimizer is None else Updates(program.graph, optimizer)
@@ -63,11 +67,17 @@ class PlanCopies:
         return [] if self._updates is None else self._updates.optimizer.tensors()
 
     def begin(self, args: Sequence[Tensor]) -> HostCopies:
-        """The state of a call of the forward with these arguments."""
+        """The state of a call of the forward with these arguments. FB0549 for a tensor at home on
+        the host that is not dense."""
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
         layout = self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
         homes = {name: args[at].detach() for name, at in self._homes.items()}
+        for name, tensor in homes.items():
+            strides = tensor.stride()
+            if not is_dense(tensor.shape, strides, outermost_first(strides)):
+                message = f"%{name}, at home on the host, has gaps between its elements"
+                fail("FB0549", message, hint="give the model a copy of it: tensor.contiguous()")
         pin = engine.device.type != "cpu"
         gradients = {
             name: torch.empty(size, dtype=torch.uint8, pin_memory=pin)
@@ -105,7 +115,7 @@ class PlanCopies:
         return copies
 
     def gradients(self, copies: HostCopies, grads: Sequence[str | None]) -> dict[int, Tensor]:
-        """Those of `grads` that a backward left on the host, by place."""
+        """Return the gradients of `grads` that a backward left on the host, by place."""
         graph = self._program.graph
         made = Instances(
             graph, copies.env, {name: copies.gradient(name) for name in self._gradients}

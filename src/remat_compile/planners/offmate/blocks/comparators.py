@@ -1,4 +1,4 @@
-"""What other systems do, on the same instance.
+"""Plans of other systems on the same instance.
 
 All recompute or keep by the same rule: of the plans with the first j blocks recomputed, the
 fastest that fits.
