@@ -105,7 +105,8 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
 
     # A step that says where storage is at first runs nothing.
     homes = {step.anode for step in schedule.steps if isinstance(step, Home)}
-    for index, step in enumerate(s for s in schedule.steps if not isinstance(s, Home)):
+    steps = [step for step in schedule.steps if not isinstance(step, Home)]
+    for index, step in enumerate(steps):
         op = add(f"step {index}", "compute", index)
         match step:
             case Compute() if step.on_host:
@@ -137,7 +138,7 @@ def operations(program: Program, schedule: Schedule) -> list[Operation]:
                 copy.after.append(issued)
                 reader.use(copy, "device", name, changes=not out)
                 reader.use(copy, "host", name, changes=out)
-    end = add("end", "compute", len(schedule.steps))
+    end = add("end", "compute", len(steps))
     for a in program.graph.anodes:
         if a.name in homes:
             reader.use(end, "host", a.name, changes=False)
