@@ -49,8 +49,9 @@ class Layers:
     `held_bytes_L` is there throughout: all copies of the weights. `extra_bytes_L` is what the
     forward or backward of a layer needs for itself, on top of what is kept. `inner_bytes_L` is the
     part of `kept_bytes_L` that a second forward of the layer makes again from its input.
-    `input_read_B` and `output_read_B` say whether the backward behind a cut reads what crosses it (left out: it does,
-    and `kept_bytes_L` counts it), and whether the one before the cut does (it does not).
+    `input_read_B` and `output_read_B` say whether the backward behind a cut reads what crosses it
+    (left out: it does, and `kept_bytes_L` counts it), and whether the one before the cut does (it
+    does not).
     Without `counts_buffers` a cut takes no bytes for what is under way (for lower bounds).
     `memory_bytes` bounds each rank (None: no bound). `microbatches` is that of one step (None: no
     end, the steady state).
