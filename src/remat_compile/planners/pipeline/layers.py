@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from .segments import Segments
+from .search.segments import Segments
 
 Range = tuple[int, int]
 
@@ -52,7 +52,8 @@ class Layers:
     `input_read_B` and `output_read_B` say whether the backward behind a cut reads what crosses it
     (left out: it does, and `kept_bytes_L` counts it), and whether the one before the cut does (it
     does not).
-    Without `counts_buffers` a cut takes no bytes for what is under way (for lower bounds).
+    `weight_ns_L` is the part of `backward_ns_L` that only makes gradients of parameters, and may
+    run later. Without `counts_buffers` a cut takes no bytes for what is under way (for bounds).
     `memory_bytes` bounds each rank (None: no bound). `microbatches` is that of one step (None: no
     end, the steady state).
     """
@@ -69,6 +70,7 @@ class Layers:
     microbatches: int | None = None
     extra_bytes_L: tuple[int, ...] = ()
     inner_bytes_L: tuple[int, ...] = ()
+    weight_ns_L: tuple[int, ...] = ()
     input_read_B: tuple[bool, ...] = ()
     output_read_B: tuple[bool, ...] = ()
     uncuttable_B: frozenset[int] = frozenset()
@@ -180,7 +182,7 @@ class Layers:
         )
 
     def ways(self, i: int, j: int) -> Iterator[StageWay]:
-        """The ways of a stage, from the fastest: all is kept, then those of `segments.py` of which
+        """The ways of a stage, from the fastest: all is kept, then those of `search/segments.py` of which
         none is faster and smaller."""
         plain = StageWay(self.load_ns(i, j), self.keep_bytes(i, j), self.extra_bytes(i, j))
         yield plain
