@@ -162,7 +162,8 @@ def near(eager: nn.Module, plan: remat_compile.Plan) -> tuple[str, str]:
     pairs: list[tuple[Tensor | None, Any]] = list(zip(made, jax.tree.leaves(outputs), strict=True))
     pairs += [(grads_of[name].grad, grad) for name, grad in grads.items()]
     for ours, theirs in ((np.asarray(b), a) for a, b in pairs if a is not None):
-        wanted = theirs.detach().resolve_conj().resolve_neg().numpy()
+        plain = theirs.detach().resolve_conj().resolve_neg()
+        wanted = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
         if ours.shape != wanted.shape:
             return "differs", f"{ours.shape} is no {wanted.shape}"
         if not np.allclose(ours, wanted, 1e-7, 1e-9, equal_nan=True):
