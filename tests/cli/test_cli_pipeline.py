@@ -70,6 +70,7 @@ def test_a_picture_of_ranks_and_the_schedule_of_pytorch(
     assert cli("pipeline", chain, *words).code == 0
     shown = cli("show", file)
     assert shown.code == 0, shown.err
+    assert "FB0738" in cli("show", file, "--format", "json").err
     lines = shown.out.splitlines()
     (rank,) = (line for line in lines if line.startswith("rank 2"))
     assert set(rank.removeprefix("rank 2").split()) == {rank.split()[2]}  # it is never idle

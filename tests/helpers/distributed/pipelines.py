@@ -256,6 +256,7 @@ def refusals(rank: int) -> dict[str, Any]:
     attempt(lambda: pipeline(*unlike, microbatches=4, **options))
     step = pipeline(model, batch, microbatches=4, **options)
     attempt(lambda: step(batch[0][:8], batch[1][:8]))
+    attempt(lambda: step.torch_schedule(*batch).step(batch[0][:8], batch[1][:8]))
     return {"case": "refusals", "codes": codes}
 
 

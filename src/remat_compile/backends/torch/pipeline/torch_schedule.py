@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ....ir.diagnostics import Diagnostic, FBError
+from ....ir.diagnostics import Diagnostic, FBError, fail
 from ....ir.pipeline import Pipeline, StageProgram, StageRun
 from ....ir.program import Program
 from ....operators.instances import plain_mode
@@ -146,6 +147,22 @@ class TorchSchedule:
     sample: Mapping[str, Tensor]
     group: Any
 
+    def __post_init__(self) -> None:
+        """FB0735 for gradients that are not as large as the activations that they are of."""
+        for s, module in self.modules.items():
+            stage = module.stage
+            for pair in (
+                (stage.act_before, stage.grad_before),
+                (stage.act_behind, stage.grad_behind),
+            ):
+                sizes = [
+                    [(prod(self.forms[a].shape), self.forms[a].dtype) for a in names]
+                    for names in pair
+                ]
+                if sizes[0] != sizes[1]:
+                    hint = "run the rows here, or cut the model elsewhere"
+                    fail("FB0735", f"stage {s}: its gradients have other sizes", hint=hint)
+
     @cached_property
     def runtime(self) -> Any:
         """PyTorch's runtime with these stages and this schedule."""
@@ -186,10 +203,15 @@ class TorchSchedule:
     def step(self, *inputs: Tensor) -> Tensor | None:
         """Runs one step on the inputs of the whole batch, in the order of the call. Adds gradients
         of the mean loss to `.grad`; returns that loss on the rank of the last stage."""
+        m = self.pipeline.microbatches
+        planned = [(m * x.shape[0], *x.shape[1:]) for x in self.sample.values()]
+        if [tuple(x.shape) for x in inputs] != planned:
+            hint = f"planned for {[list(shape) for shape in planned]}"
+            fail("FB1033", "tensors have other shapes or are not as many", hint=hint)
         named = dict(zip(self.sample, inputs, strict=True))
         first = self.modules.get(0)
         args = [named[name] for name in first.inputs] if first else []
-        m, losses = self.pipeline.microbatches, list[Tensor]()
+        losses: list[Tensor] = []
         last = self.pipeline.last_stage in self.modules
         target = torch.zeros(m) if last else None
         self.runtime.step(*args, target=target, losses=losses, return_outputs=False, **named)
