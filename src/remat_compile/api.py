@@ -91,6 +91,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     optimizer: Optimizer | None = None,
     max_grad_norm: float | None = None,
+    weights: str | Path | None = None,
     dynamic_shapes: Any = None,
     on_change: OnChange = "error",
     on_new_shape: OnChange | None = None,
@@ -102,6 +103,10 @@ def compile(  # the name users expect, as in torch.compile
 
     With an `optimizer` of `torch.optim` it is the whole step, `step(*args) -> loss`: a parameter is
     updated where the plan says, and its gradient freed (FB0541 to FB0545).
+
+    The model gets the values of a safetensors file or index, `weights`; one on `meta` lies on the
+    host then (FB0553, FB0554). Parameters may be on the host where the arguments lie on an
+    accelerator, or be sharded over ranks, where all are updated at home (FB0555 to FB0557).
 
     A call that the plan was not made for (other shapes, another mode of the model, another
     attribute that its forward reads) is refused (`on_change="error"`, FB0910), runs without a plan
@@ -131,6 +136,11 @@ def compile(  # the name users expect, as in torch.compile
     wanted = Wanted(loss, outputs)
     if optimizer is not None:
         _check_training(request, on_change, cuda_graph=cuda_graph)
+    if weights is not None and not isinstance(model, str | Path):
+        from .capture.weights import load_weights
+
+        with phases.phase("weights", f"reading {weights}"):
+            load_weights(model, weights)
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     source = _with_optimizer(source, optimizer, max_grad_norm)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
