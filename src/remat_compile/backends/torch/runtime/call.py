@@ -241,7 +241,7 @@ class HostCopies:
         if flight is None:
             return
         if (self._homes or self._gradients) and not isinstance(flight, Future):
-            self._landed.append(flight)
+            self._landed.append(self._engine.waited(flight))
         try:
             if isinstance(flight, Future):
                 flight.result()

@@ -23,7 +23,7 @@ from ....operators.instances import Instances
 from .call import HostCopies, HostCopy
 from .cpu import ThreadEngine
 
-PLANNERS = 'plan with planner="zero-infinity" or "zero-offload", and a link='
+PLANNERS = 'plan with a budget, planner="zero-infinity" or "zero-offload", and a link='
 
 
 def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> None:
@@ -52,7 +52,7 @@ def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> Non
             if own
             else "no rank would add up the gradients of its rows without an optimizer in the plan"
         )
-        fail("FB0556", message, schedule.span, hint="give optimizer=; " + PLANNERS)
+        fail("FB0556", message, schedule.span, hint="give optimizer=, and " + PLANNERS)
 
 
 class ShardEngine(ThreadEngine):
