@@ -67,6 +67,10 @@ def device_away(
     sharded = {name: p for name, p in parameters.items() if is_sharded(p)}
     if not sharded and on_host != {"cpu"}:
         return None
+    here = torch.accelerator.current_accelerator()
+    if device.type != "cpu" and (here is None or here.type != device.type):
+        message = f"the arguments lie on {device}, and PyTorch has no kernels for it here"
+        fail("FB0555", message, hint="plan where there is one, or with arguments on the CPU")
     if apart := [name for name, p in parameters.items() if sharded and name not in sharded]:
         message = f"{listed(apart, 3)} is whole on each rank, and others are sharded"
         fail("FB0556", message, hint=BY_ROWS)

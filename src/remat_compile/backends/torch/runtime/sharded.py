@@ -49,7 +49,7 @@ def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> Non
     if own or not updates:
         message = (
             f"the plan of {schedule.planner} copies %{min(own)}, which each rank has for itself"
-            if own
+            if updates
             else "no rank would add up the gradients of its rows without an optimizer in the plan"
         )
         fail("FB0556", message, schedule.span, hint="give optimizer=, and " + PLANNERS)
