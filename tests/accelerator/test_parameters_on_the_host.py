@@ -34,7 +34,8 @@ class Net(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         for layer in (*self.layers, self.layers[0]):
             x = torch.tanh(layer(x))
-        return (self.head(x) - y).square().mean()
+        loss: Tensor = (self.head(x) - y).square().mean()
+        return loss
 
 
 def made(device: torch.device) -> tuple[Net, tuple[Tensor, Tensor]]:
@@ -83,8 +84,9 @@ def test_bits_and_bytes_of_parameters_that_never_fit(queued: Accelerator) -> Non
             loss = step(*batch)
         there.load_state_dict(other.state_dict())
         expected = there(*batch)
-        for p, q in zip(other.parameters(), torch.autograd.grad(expected, [*there.parameters()])):
-            p.grad = q.cpu()
+        gradients = torch.autograd.grad(expected, [*there.parameters()])
+        for p, gradient in zip(other.parameters(), gradients, strict=True):
+            p.grad = gradient.cpu()
         stepper.step()
         assert torch.equal(loss, expected)
         assert all(map(torch.equal, model.parameters(), other.parameters()))

@@ -43,7 +43,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     for target, value in new:
         made = nn.Parameter(value, target.requires_grad) if _is_parameter(target) else value
         vars(made).update(vars(target))
-        torch.utils.swap_tensors(target, made)
+        torch.utils.swap_tensors(target, made)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for target, value in taken.values():
             own_rows(target).copy_(own_rows(target, of=value))

@@ -33,9 +33,7 @@ class Shards:
     def parts(self, rows: int) -> list[tuple[int, int]]:
         """First and last row (exclusive) of each rank, as `torch.chunk` cuts."""
         each = -(-rows // self.size)
-        return [
-            (min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(self.size)
-        ]
+        return [(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(self.size)]
 
     def gather(self, whole: Tensor, shard: Tensor) -> None:
         """Fills `whole`, dense, with the rows of all ranks; every rank calls it."""

@@ -68,7 +68,9 @@ def sharded(model: nn.Module, mesh: DeviceMesh, how: Placement | None = None) ->
         for key, p in module._parameters.items():
             if p is not None:
                 if id(p) not in made:
-                    rows = distribute_tensor(p.detach(), mesh, [how or Shard(0)], src_data_rank=None)
+                    rows = distribute_tensor(
+                        p.detach(), mesh, [how or Shard(0)], src_data_rank=None
+                    )
                     made[id(p)] = nn.Parameter(rows)
                 module._parameters[key] = made[id(p)]
     return model

@@ -78,10 +78,11 @@ def export(
     away = None
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
-    elif (away := device_away(module, args, kwargs)) is not None:
-        if dynamic_shapes is not None:
-            message = "sizes are dynamic, and parameters do not lie where the step runs"
-            fail("FB0555", message, hint="leave out dynamic_shapes=, or move the model")
+    else:
+        away = device_away(module, args, kwargs)
+    if away is not None and dynamic_shapes is not None:
+        message = "sizes are dynamic, and parameters do not lie where the step runs"
+        fail("FB0555", message, hint="leave out dynamic_shapes=, or move the model")
     with exchanging(), _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
     own, sample = module, (args, kwargs)
