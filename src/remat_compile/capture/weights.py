@@ -124,7 +124,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        hint = "pip install safetensors"
+        hint = 'pip install "remat-compile[weights]"'
         fail("FB0712", f"this needs safetensors, which cannot be imported ({error})", hint=hint)
     try:
         with safe_open(path, framework="pt") as file:
