@@ -91,6 +91,9 @@ def test_bits_and_bytes_of_parameters_that_never_fit(queued: Accelerator) -> Non
         assert torch.equal(loss, expected)
         assert all(map(torch.equal, model.parameters(), other.parameters()))
         assert all(p.device.type == "cpu" and p.grad is None for p in model.parameters())
+    there.load_state_dict(other.state_dict())
+    with torch.no_grad():
+        assert torch.equal(step.module(*batch), there(*batch))
     mine, theirs = (o.state_dict()["state"] for o in (optimizer, stepper))
     assert all(torch.equal(mine[p][key], theirs[p][key]) for p in theirs for key in theirs[p])
 

@@ -63,7 +63,8 @@ def test_two_ranks_train_as_fsdp2_does(tmp_path: Path) -> None:
     values = [t.double().sum().item() for t in dict(Net(1).named_parameters()).values()]
     for said in (first, second):
         zero = said["zero"]
-        assert zero["equal"] == [True] * 5  # losses, parameters, buffers and states
+        # Losses, parameters, buffers and states of five steps, and an evaluation.
+        assert zero["equal"] == [True] * 6
         assert zero["measured"] == zero["proven"]
         assert said["blocks"] == [True, True]
         total = float(said["refusals"].pop("sum of the checkpoint"))

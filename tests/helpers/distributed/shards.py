@@ -43,7 +43,8 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """A tied head, buffers that the forward updates, and 51 rows, which two ranks cannot halve."""
+    """A tied head, buffers that the forward updates, a weight that is not trained, and 51 rows,
+    which two ranks cannot halve."""
 
     def __init__(self, blocks: int = 3) -> None:
         super().__init__()
@@ -53,6 +54,7 @@ class Net(nn.Module):
         self.last = nn.BatchNorm1d(8)
         self.head = nn.Linear(16, 51)
         self.head.weight = self.embed.weight
+        self.blocks[0].up.weight.requires_grad_(False)  # type: ignore[union-attr,operator]
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.embed(x)
@@ -71,7 +73,7 @@ def sharded(model: nn.Module, mesh: DeviceMesh, how: Placement | None = None) ->
                     rows = distribute_tensor(
                         p.detach(), mesh, [how or Shard(0)], src_data_rank=None
                     )
-                    made[id(p)] = nn.Parameter(rows)
+                    made[id(p)] = nn.Parameter(rows, p.requires_grad)
                 module._parameters[key] = made[id(p)]
     return model
 
@@ -88,7 +90,8 @@ def full(value: Any) -> Tensor:
 def tensors(model: nn.Module, optimizer: AdamW) -> list[Tensor]:
     """All parameters, buffers and states of a rank."""
     parameters = list(model.parameters())
-    states = [optimizer.state[p][key] for p in parameters for key in ("exp_avg", "exp_avg_sq")]
+    trained = [p for p in parameters if p.requires_grad]
+    states = [optimizer.state[p][key] for p in trained for key in ("exp_avg", "exp_avg_sq")]
     return [full(t) for t in (*parameters, *model.buffers(), *states)]
 
 
@@ -126,6 +129,10 @@ def beside_fsdp2(rank: int, mesh: DeviceMesh) -> dict[str, Any]:
         stepper.zero_grad()
         pairs = zip(tensors(model, optimizer), tensors(other, stepper), strict=True)
         equal.append(torch.equal(loss, theirs) and all(torch.equal(a, b) for a, b in pairs))
+    with torch.no_grad():
+        x = batch(9, rank)
+        equal.append(torch.equal(step.module.eval()(x), other.eval()(x)))
+    step.module.train()
     verdict = verify(plan.program, plan.schedule)
     assert isinstance(verdict, ProvenPlan)
     use = measure_step(step.module, (batch(9, rank),))
@@ -160,7 +167,7 @@ def blocks_under_fsdp2(rank: int, mesh: DeviceMesh) -> list[bool]:
             losses.append(net(batch(index, rank)))
             losses[-1].backward()
         pairs = zip(model.parameters(), other.parameters(), strict=True)
-        grads = [(full(a.grad), full(b.grad)) for a, b in pairs]
+        grads = [(full(a.grad), full(b.grad)) for a, b in pairs if b.requires_grad]
         equal.append(all(torch.equal(a, b) for a, b in (*grads, (losses[0], losses[1]))))
     return equal
 

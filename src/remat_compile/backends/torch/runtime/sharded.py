@@ -26,23 +26,24 @@ from .cpu import ThreadEngine
 PLANNERS = 'plan with a budget, planner="zero-infinity" or "zero-offload", and a link='
 
 
-def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> None:
-    """Of a plan for parameters that do not lie where the step runs: FB0555 where it has one there
-    all along, or updates it there; FB0556 where shards cannot be copied so."""
+def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> frozenset[str]:
+    """Of a plan for parameters that do not lie where the step runs: those that are not trained and
+    that it has there all along. FB0555 where that is so of others, or one is updated there; FB0556
+    where shards cannot be copied so."""
     graph = program.graph
     read = {name for c in graph.cnodes for name in graph.reads(c)}
-    kept = [
-        a.name
-        for a in graph.anodes
-        if a.kind in ("param", "opt_state") and a.name in read - schedule.homes
-    ]
+    there = read - schedule.homes
+    updated = {old for c in graph.cnodes if c.is_update for old, _ in c.takes_over}
+    frozen = {p.name for p in program.binding.params if p.grad is None} & there - updated
+    kinds = "param", "opt_state"
+    kept = [a.name for a in graph.anodes if a.kind in kinds and a.name in there - frozen]
     runs = [step for step in schedule.steps if isinstance(step, Compute)]
     kept += [r.cnode for r in runs if graph.cnode[r.cnode].is_update and not r.on_host]
     if kept:
         message = f"the plan of {schedule.planner} has %{kept[0]} on the device, which lies away"
-        fail("FB0555", message, schedule.span, hint=PLANNERS)
+        fail("FB0555", message, schedule.span, hint=f"{PLANNERS}, or move the model there")
     if not is_sharded:
-        return
+        return frozenset(frozen)
     updates = [graph.cnode[r.cnode] for r in runs if r.on_host]
     summed = {graph.storage[ref] for c in updates for ref in c.call.refs()} - schedule.homes
     own = {step.anode for step in schedule.steps if isinstance(step, Offload)} - summed
@@ -53,6 +54,7 @@ def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> Non
             else "no rank would add up the gradients of its rows without an optimizer in the plan"
         )
         fail("FB0556", message, schedule.span, hint="give optimizer=, and " + PLANNERS)
+    return frozenset(frozen)
 
 
 class ShardEngine(ThreadEngine):
