@@ -7,13 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...backends.torch.pipeline import CrossingTensor, RankRun, Transport
+from ...backends.torch.pipeline import (
+    CrossingTensor,
+    RankRun,
+    StageModule,
+    TorchSchedule,
+    Transport,
+    schedule_csv,
+)
 from ...backends.torch.pipeline.transport import from_first, gathered, rank_and_size
 from ...capture.torch import Wanted, ensure_trusted, export, lower
 from ...ir.diagnostics import Diagnostic, FBError, fail
@@ -93,6 +101,27 @@ class PipelineStep:
                 return None
             return torch.stack(list(result.losses)).mean()
 
+    def torch_schedule(self, *args: Any, **kwargs: Any) -> TorchSchedule:
+        """The same stages and order for `torch.distributed.pipelining`, for batches like this one.
+        FB0735 for rows that its runtime cannot follow. Bytes of a rank are not proven there."""
+        csv = schedule_csv(self.pipeline)
+        sample = self._inputs(*microbatches_of(args, kwargs, self.pipeline.microbatches)[0])
+        values = {name: value.detach() for name, value in self.values.items()}
+        modules = {}
+        for s, stage in self.stages.items():
+            begin = partial(
+                RankRun,
+                self.program,
+                self.pipeline,
+                {s: stage},
+                self.rank,
+                values,
+                forms=self.forms,
+                transport=Transport(self.group, self.timeout_s),
+            )
+            modules[s] = StageModule(s, begin, self.program, stage, self.values)
+        return TorchSchedule(csv, self.pipeline, modules, self.forms, sample, self.group)
+
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
         """The tensors of one micro-batch by aNode. FB1033 where they are not as planned."""
         leaves = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
@@ -160,7 +189,8 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
         if s.last > len(step) or s.first in step.obstacles_B:
             problems.append((number, f"there is no cut at {s.first}..{s.last}", s.span))
             continue
-        parts = step.parts(s.first, s.last, pipeline.microbatches)
+        defers = "wgt" in s.passes
+        parts = step.parts(s.first, s.last, pipeline.microbatches, defers=defers)
         real = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_bytes")}
         real["activation_bytes"] = step.bytes_of(step.act_B[s.last])
         real["gradient_bytes"] = step.bytes_of(step.grad_B[s.last])
@@ -198,8 +228,10 @@ def build_step(
     Until the step is built, ranks wait for each other as long as the group's own timeout says.
     """
     rank, size = rank_and_size(group)
-    request = request.on(size)
-    micro = microbatches_of(args, kwargs, request.microbatches)[0]
+    request, m = request.on(size), request.microbatches
+    if m is None:
+        fail("FB1023", "a batch is cut before it is planned", hint="give a number", usage=True)
+    micro = microbatches_of(args, kwargs, m)[0]
     source = Source(export(model, *micro, wanted=wanted))
     with ExitStack() as stack:
         if rank and planning.device is None:  # rank 0 measures
@@ -210,14 +242,14 @@ def build_step(
         check_runnable(program)
         values = lowered.values()
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
-    same_on_all(group, program, request.microbatches)
+    same_on_all(group, program, m)
     text = from_first(group, _planned(program, request, rank, phases))
     _raise_refusal(text)
     pipeline = parse_pipeline(text, "rank 0's rows")
     step = StepLayers(program)
     check_rows(pipeline, step, size)
     stages = {
-        number: step.stage_program(s.first, s.last)
+        number: step.stage_program(s.first, s.last, defers="wgt" in s.passes)
         for number, s in enumerate(pipeline.stages)
         if s.rank == rank
     }

@@ -75,14 +75,14 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
 
 
 def test_two_ranks_have_the_bits_of_the_step_on_one() -> None:
-    check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:one-f-one-b", "gpt:4:one-f-one-b"))
+    check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:interleaved", "gpt:4:one-f-one-b", "cnn:4:zb-h1"))
 
 
 def test_what_cannot_run_is_refused_on_every_rank_and_a_dead_peer_is_told() -> None:
     first, second = ran(2, "refusals", "dies")
     for _, answers, err in (first, second):
         assert answers, err[-2000:]
-        codes = ["FB1033", "FB1020", "FB1034", "FB1034", "FB1031", "FB1033"]
+        codes = ["FB1033", "FB1020", "FB1034", "FB1034", "FB1031", "FB1033", "FB1033"]
         assert answers[0]["codes"] == codes
     assert second[0] == 7  # it ended itself in its row
     check_told(first[1][1], "rank 0 fails at", "peer 1")
@@ -93,6 +93,26 @@ def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
     assert first[1], first[2][-2000:]
     check_told(first[1][0], "rank 0 fails at wait", "peer 1")
     assert second[0] == 7
+
+
+def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
+    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch."""
+    cases = ("mlp:16:one-f-one-b:torch", "cnn:4:gpipe:torch", "gpt:4:interleaved:torch")
+    first, second = ran(2, *cases)
+    for n, case in enumerate(cases):
+        answers = []
+        for code, told, err in (first, second):
+            assert code == 0, err[-2000:]
+            answers.append(told[n])
+            assert told[n]["equal"], case
+            assert told[n]["csv"] == first[1][n]["csv"]
+        assert sum(len(a["gradients"]) for a in answers) > 3
+        (loss,) = (a["losses"] for a in answers if a["losses"][0] is not None)
+        assert loss[0] == pytest.approx(loss[1], rel=1e-6)
+        if case.startswith("mlp"):
+            assert answers[0]["csv"].startswith("0F0,0F1,")
+            for answer in answers:
+                assert answer["runtime"] >= 4 * answer["rows"], answers
 
 
 def check_told(told: dict[str, Any], *parts: str) -> None:
@@ -113,6 +133,7 @@ def test_more_ranks_planners_and_microbatches(size: int) -> None:
             "gpt:8:gpipe",
             "gpt:4:pipedream",
             "tied:2:one-f-one-b",
+            "gpt:4:zb-h1",
         ),
     )
 
