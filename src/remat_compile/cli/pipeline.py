@@ -38,7 +38,7 @@ def command(
             "device",
             budget="Bound on all bytes of each rank: 8GiB.",
             link="Bandwidth between each pair of ranks: 12GB/s.",
-            planner="one-f-one-b, gpipe, pipedream, madpipe or pipeline-ilp, with options.",
+            planner="one-f-one-b, gpipe, pipedream, interleaved, zb-h1, madpipe or pipeline-ilp.",
         ),
     ],
     onnx: OnnxOptions,

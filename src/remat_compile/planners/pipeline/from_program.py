@@ -25,8 +25,8 @@ from .layers import Layers, Range
 
 @dataclass(frozen=True)
 class StageParts:
-    """The cNodes of a stage by number in the order they run (the loss in the last forward), what it
-    takes and gives, and its bytes as `ir/pipeline.py` has them."""
+    """The cNodes of a stage by number, as they run (the loss in the last forward, `weights` in a
+    third pass), and its bytes as `ir/pipeline.py` has them."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -35,6 +35,9 @@ class StageParts:
     keep_bytes: int
     forward_extra_bytes: int
     backward_extra_bytes: int
+    weights: tuple[int, ...] = ()
+    weight_keep_bytes: int = 0
+    weight_extra_bytes: int = 0
 
 
 class StepLayers:
@@ -214,11 +217,33 @@ class StepLayers:
             and not self.backward_readers.get(a, set()).isdisjoint(range(i, j))
         )
 
-    def parts(self, i: int, j: int, microbatches: int) -> StageParts:
-        """The stage of layers [i, j), its bytes by its own steps."""
+    def weights(self, i: int, j: int) -> set[int]:
+        """The backward cNodes of layers [i, j) on which no gradient that passes from layer to layer
+        depends, and that read neither the output of their layer nor what a backward adds to."""
+        inst = self.instance
+        needed = {a for b in range(i, j) for a in self.grad_B[b]}
+        gone: set[int] = set()
+        found = set()
+        for layer in range(i, j):
+            for c in reversed(self.backward_L[layer]):
+                reads = set(inst.reads_C[c])
+                is_free = reads.isdisjoint(self.act_B[layer + 1] | gone)
+                if is_free and needed.isdisjoint(inst.writes_C[c]):
+                    found.add(c)
+                else:
+                    needed |= reads
+                    gone.add(inst.ends_C[c])
+        return found
+
+    def parts(self, i: int, j: int, microbatches: int, *, defers: bool = False) -> StageParts:
+        """The stage of layers [i, j), its bytes by its own steps. With `defers` gradients of
+        parameters are left to a third pass, but for those that read the stage's output."""
         inst = self.instance
         forward = tuple(c for layer in range(i, j) for c in self.forward_L[layer])
         backward = tuple(c for layer in reversed(range(i, j)) for c in self.backward_L[layer])
+        later = self.weights(i, j) if defers else set()
+        weights = tuple(c for c in backward if c in later)
+        backward = tuple(c for c in backward if c not in later)
         kept = self._kept((i, j))
         keep = self.bytes_of(kept)
         # The loss makes the tangents, which its backward reads: they are kept until then.
@@ -228,8 +253,12 @@ class StepLayers:
         _, during = profile_of(inst, forward, (), kept | output | loss, again=False)
         forward_extra = max(0, max(during) - keep - self.bytes_of(output))
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
-        _, during = profile_of(inst, backward, kept | given, given | passed, again=False)
+        made = {a for c in backward for a in inst.writes_C[c]}
+        read = {a for c in weights for a in inst.reads_C[c]}
+        late = (read & (kept | loss | made)) - self.grad_B[j]
+        _, during = profile_of(inst, backward, kept | given, given | passed | late, again=False)
         rest = keep + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        _, behind = profile_of(inst, weights, late | given, given, again=False)
         return StageParts(
             forward,
             backward,
@@ -238,6 +267,9 @@ class StepLayers:
             keep,
             forward_extra,
             max(0, max(during) - rest),
+            weights,
+            self.bytes_of(late),
+            max(0, max(behind) - self.bytes_of(late | self.grad_B[j])) if weights else 0,
         )
 
     def layers(
@@ -266,6 +298,9 @@ class StepLayers:
             link_bytes_per_s=link_bytes_per_s,
             microbatches=microbatches,
             extra_bytes_L=tuple(self._extra(layer, each[layer]) for layer in range(n)),
+            weight_ns_L=tuple(
+                sum(inst.time_C[c] for c in self.weights(layer, layer + 1)) for layer in range(n)
+            ),
             input_read_B=tuple(behind for behind, _ in reads),
             output_read_B=tuple(before for _, before in reads),
             uncuttable_B=frozenset(self.obstacles_B),
@@ -303,10 +338,10 @@ class StepLayers:
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 
-    def stage_program(self, i: int, j: int) -> StageProgram:
+    def stage_program(self, i: int, j: int, *, defers: bool = False) -> StageProgram:
         """The stage of layers [i, j) by names."""
         cnodes, anodes = self.instance.names_C, self.instance.names_A
-        parts = self.parts(i, j, 1)
+        parts = self.parts(i, j, 1, defers=defers)
 
         def named(some: Iterable[int]) -> tuple[str, ...]:
             return tuple(anodes[a] for a in sorted(some))
@@ -319,4 +354,5 @@ class StepLayers:
             named(self.act_B[j]),
             named(self.grad_B[j]),
             named(self.grad_B[i]),
+            tuple(cnodes[c] for c in parts.weights),
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...ir.pipeline import Pass
 from .layers import Layers, Range, StageWay, ceil_div
 
 
@@ -44,8 +45,22 @@ def groups(loads_S: Sequence[int], period_ns: int) -> list[int] | None:
     return groups_S
 
 
+class Times:
+    """When each pass of each pseudo-stage begins."""
+
+    period_ns: int
+
+    def defers(self, s: int) -> bool:
+        """True if stage s has a third pass."""
+        return False
+
+    def start_ns(self, word: Pass, s: int, microbatch: int) -> int:
+        """The planned start, in nanoseconds."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(Times):
     """When forward and backward of each pseudo-stage begin for micro-batch 0; those of
     micro-batch k begin k periods later (`backward_every_ns` if the backwards have their own)."""
 
@@ -54,10 +69,9 @@ class Pattern:
     backward_ns_S: tuple[int, ...]
     backward_every_ns: int | None = None
 
-    def forward_ns(self, s: int, microbatch: int) -> int:
-        return self.forward_ns_S[s] + microbatch * self.period_ns
-
-    def backward_ns(self, s: int, microbatch: int) -> int:
+    def start_ns(self, word: Pass, s: int, microbatch: int) -> int:
+        if word == "fwd":
+            return self.forward_ns_S[s] + microbatch * self.period_ns
         every = self.period_ns if self.backward_every_ns is None else self.backward_every_ns
         return self.backward_ns_S[s] + microbatch * every
 

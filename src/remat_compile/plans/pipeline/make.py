@@ -142,7 +142,10 @@ def make_pipeline(
             short = Note(f"rows of a plan for more memory took {over} bytes above the budget")
             raise FBError(replace(result.why, notes=(short,) if over else ()))
         plan = result.plan
-        parts = tuple(step.parts(i, j, request.microbatches) for i, j in plan.stages)
+        parts = tuple(
+            step.parts(i, j, request.microbatches, defers=plan.pattern.defers(s))
+            for s, (i, j) in enumerate(plan.stages)
+        )
         pipeline = pipeline_of(plan, request.microbatches, None, parts)
         trace = simulate_pipeline(pipeline)
         if request.budget_bytes is None or memory is None:
@@ -158,6 +161,7 @@ def make_pipeline(
     if not verdict.holds:
         raise FBError(verdict.problems)
     bound = layers.least_period_ns
-    if len(layers.cuts) <= _BOUND_LAYERS:
+    shared = sum(plan.ranks.count(rank) > 1 for rank in set(plan.ranks))
+    if len(layers.cuts) <= _BOUND_LAYERS and shared < 2:
         bound = least_period_bound(step.bound_layers(layers), monotonic() + _BOUND_S)
     return MadePipeline(pipeline, plan, step, parts, trace, verdict, bound)

@@ -160,7 +160,8 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
         if s.last > len(step) or s.first in step.obstacles_B:
             problems.append((number, f"there is no cut at {s.first}..{s.last}", s.span))
             continue
-        parts = step.parts(s.first, s.last, pipeline.microbatches)
+        defers = "wgt" in s.passes
+        parts = step.parts(s.first, s.last, pipeline.microbatches, defers=defers)
         real = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_bytes")}
         real["activation_bytes"] = step.bytes_of(step.act_B[s.last])
         real["gradient_bytes"] = step.bytes_of(step.grad_B[s.last])
@@ -217,7 +218,7 @@ def build_step(
     step = StepLayers(program)
     check_rows(pipeline, step, size)
     stages = {
-        number: step.stage_program(s.first, s.last)
+        number: step.stage_program(s.first, s.last, defers="wgt" in s.passes)
         for number, s in enumerate(pipeline.stages)
         if s.rank == rank
     }

@@ -75,7 +75,7 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
 
 
 def test_two_ranks_have_the_bits_of_the_step_on_one() -> None:
-    check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:one-f-one-b", "gpt:4:one-f-one-b"))
+    check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:interleaved", "gpt:4:one-f-one-b", "cnn:4:zb-h1"))
 
 
 def test_what_cannot_run_is_refused_on_every_rank_and_a_dead_peer_is_told() -> None:
@@ -113,6 +113,7 @@ def test_more_ranks_planners_and_microbatches(size: int) -> None:
             "gpt:8:gpipe",
             "gpt:4:pipedream",
             "tied:2:one-f-one-b",
+            "gpt:4:zb-h1",
         ),
     )
 

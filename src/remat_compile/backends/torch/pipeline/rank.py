@@ -7,7 +7,7 @@ buffers stay aside until all ranks have ended their rows, so a step that fails c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -108,10 +108,14 @@ class RankRun:
 
     def _step(self, step: RowStep) -> None:
         if isinstance(step, StageRun):
+            key = (step.stage, step.microbatch)
             if step.word == "fwd":
                 self._forward(step.stage, step.microbatch)
-            else:
+            elif step.word == "bwd":
                 self._backward(step.stage, step.microbatch)
+            else:
+                weights, instances = self.stages[step.stage].weights, self.saved.pop(key)
+                self._run(instances, weights, frozenset(), step.stage)
         elif isinstance(step, Move):
             if step.word == "send":
                 self.transport.send(step.value, self.live[step.value], step.peer)
@@ -165,13 +169,15 @@ class RankRun:
         if s < p.last_stage:
             self._enter(instances, ("act", s, k))
             self._enter(instances, ("grad", s, k))
-        self._run(instances, stage.backward, frozenset(stage.grad_before), s)
+        graph = self.program.graph
+        later = {a for c in stage.weights for a in graph.reads(graph.cnode[c])}
+        self._run(instances, stage.backward, later | set(stage.grad_before), s)
         if s and p.has_gradient(s - 1):
             self._leave(instances, ("grad", s - 1, k))
+        if stage.weights:
+            self.saved[s, k] = instances
 
-    def _run(
-        self, instances: Instances, cnodes: Sequence[str], stays: frozenset[str], s: int
-    ) -> None:
+    def _run(self, instances: Instances, cnodes: Sequence[str], stays: Set[str], s: int) -> None:
         """The cNodes in order; what no later one reads is dropped, unless it `stays`."""
         graph = self.program.graph
         last: dict[str, str] = {}

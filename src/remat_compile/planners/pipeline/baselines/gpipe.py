@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
 
-from .contract import (
+from ..contract import (
     PipelinePlan,
     PipelinePlanner,
     PipelineResult,
@@ -15,8 +15,8 @@ from .contract import (
     plain_ways,
     without_recompute,
 )
-from .pattern import Pattern, pseudo_durations
-from .search.balanced import balanced
+from ..pattern import Pattern, pseudo_durations
+from ..search.balanced import balanced
 
 
 @dataclass(frozen=True)
