@@ -23,6 +23,7 @@ from remat_compile import FBError, pipeline
 from remat_compile.backends.torch.pipeline import RankRun
 from remat_compile.device.memory import Mark, measure_regions
 from remat_compile.ir.pipeline import RowStep
+from remat_compile.plans.pipeline.step import PipelineStep
 
 BATCH = 16
 
@@ -77,7 +78,16 @@ def tied() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return model, batch
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
+def dropout() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Every layer draws masks; activations take more than weights."""
+    layers = [m for _ in range(8) for m in (nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.3))]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(320, 64),
+        torch.randn(320, 64),
+    )
+
+
+MODELS = {"dropout": dropout, "mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
 
 
 def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
@@ -85,36 +95,45 @@ def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return MODELS[name]()
 
 
-def beside_eager(name: str, microbatches: int, planner: str) -> dict[str, Any]:
-    """Two steps of each: equal bits of gradients and buffers, and the bytes of this rank."""
+def beside_eager(name: str, microbatches: int, planner: str, percent: int = 0) -> dict[str, Any]:
+    """Two steps of each: equal bits of gradients, buffers and generators, and the bytes of this
+    rank. The budget is so many per cent of what the ranks take without one."""
     (model, batch), (eager, _) = made(name), made(name)
-    step = pipeline(
-        model,
-        batch,
-        microbatches=microbatches,
-        link="12GB/s",
-        planner=planner,
-        timeout_s=120,
-    )
+    options: dict[str, Any] = {"link": "12GB/s", "timeout_s": 120}
+
+    def planned(budget: int | None) -> PipelineStep:
+        return pipeline(
+            model, batch, microbatches=microbatches, planner=planner, budget=budget, **options
+        )
+
+    step = planned(None)
+    if percent:
+        assert step.pipeline.claims is not None
+        step = planned(max(step.pipeline.claims.peak_bytes_R) * percent // 100)
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
-    used, losses = [], []
-    for _ in range(2):
+    used, losses, equal = [], [], True
+    for number in range(2):
+        torch.manual_seed(number)
         for x, y in zip(*(t.chunk(microbatches) for t in batch), strict=True):
             loss = eager(x, y)
             (loss / microbatches).backward()
+        state = torch.get_rng_state()
+        torch.manual_seed(number + 7 * dist.get_rank())
 
         def run(mark: Mark) -> Tensor | None:
             with mark("step"):
                 return step(*batch)
 
         result, uses = measure_regions(run)
+        draws = any(c.token for c in step.program.graph.cnodes)
+        equal = equal and (not draws or torch.equal(state, torch.get_rng_state()))
         used.append(uses["step"].peak_bytes_over_entry)
         losses.append(None if result is None else result.item())
     grads = {n: p.grad for n, p in params.items() if p.grad is not None}
     theirs = dict(eager.named_parameters())
-    equal = all(torch.equal(g, expected(theirs[n])) for n, g in grads.items())
+    equal = equal and all(torch.equal(g, expected(theirs[n])) for n, g in grads.items())
     read = {x for s in step.stages.values() for c in s.forward for x in _reads(step, c)}
     own = {b.names[0] for b in step.program.binding.buffers if b.name in read}
     changed = [n for n in buffers if n in own]
@@ -136,6 +155,8 @@ def beside_eager(name: str, microbatches: int, planner: str) -> dict[str, Any]:
         "entry": entry,
         "losses": losses,
         "ranks": step.pipeline.ranks,
+        "stages": len(step.pipeline.stages),
+        "remade": sum(b - a for s in step.pipeline.stages for a, b in s.remade),
     }
 
 
@@ -228,8 +249,8 @@ def main(rank: int, size: int, store: str, cases: list[str]) -> None:
         elif case == "refusals":
             answer = refusals(rank)
         else:
-            name, microbatches, planner = case.split(":")
-            answer = beside_eager(name, int(microbatches), planner)
+            name, microbatches, planner, *percent = case.split(":")
+            answer = beside_eager(name, int(microbatches), planner, *map(int, percent))
         print("JSON" + json.dumps(answer), flush=True)
     if cases[-1] not in ("dies", "hangs"):
         dist.destroy_process_group()

@@ -143,8 +143,14 @@ def make_pipeline(
             raise FBError(replace(result.why, notes=(short,) if over else ()))
         plan = result.plan
         parts = tuple(
-            step.parts(i, j, request.microbatches, defers=plan.pattern.defers(s))
-            for s, (i, j) in enumerate(plan.stages)
+            step.parts(
+                i,
+                j,
+                request.microbatches,
+                remade=way.remade,
+                defers=plan.pattern.defers(s),
+            )
+            for s, ((i, j), way) in enumerate(zip(plan.stages, plan.ways, strict=True))
         )
         pipeline = pipeline_of(plan, request.microbatches, None, parts)
         trace = simulate_pipeline(pipeline)

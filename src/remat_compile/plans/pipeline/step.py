@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...backends.torch.pipeline import CrossingTensor, RankRun, Transport
+from ...backends.torch.pipeline import CrossingTensor, RankRun, Transport, random_stages
 from ...backends.torch.pipeline.transport import from_first, gathered, rank_and_size
 from ...capture.torch import Wanted, ensure_trusted, export, lower
 from ...ir.diagnostics import Diagnostic, FBError, fail
@@ -55,6 +55,7 @@ class PipelineStep:
     rank: int
     values: Mapping[str, Tensor]
     forms: Mapping[str, CrossingTensor]
+    random_S: Sequence[Sequence[str]]
     group: Any
     timeout_s: float
 
@@ -82,6 +83,7 @@ class PipelineStep:
             inputs,
             self.forms,
             transport,
+            self.random_S,
         )
         result = run.run()
         with torch.no_grad():
@@ -137,7 +139,7 @@ def microbatches_of(
 
 def check_runnable(program: Program) -> None:
     """FB1034 for a step that rows cannot run: its loss is not in the model, a gradient of an input
-    is wanted, or it draws random numbers."""
+    is wanted."""
     results, graph = program.binding.results, program.graph
     problems = []
     is_scalar = len(results) == 1 and not graph.anode[graph.storage[results[0].name]].shape
@@ -145,10 +147,6 @@ def check_runnable(program: Program) -> None:
         problems.append(("the model does not return one scalar loss", "give loss= a path to it"))
     if program.binding.input_grads:
         problems.append(("an argument wants a gradient", "detach() it"))
-    random = next((c for c in graph.cnodes if c.token is not None), None)
-    if random is not None:
-        place = f" at {random.loc}" if random.loc else ""
-        problems.append((f"{random.call.op}{place} draws random numbers", "leave dropout out"))
     if problems:
         raise FBError(Diagnostic("FB1034", message, hint=hint) for message, hint in problems)
 
@@ -160,16 +158,18 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
         if s.last > len(step) or s.first in step.obstacles_B:
             problems.append((number, f"there is no cut at {s.first}..{s.last}", s.span))
             continue
-        defers = "wgt" in s.passes
-        parts = step.parts(s.first, s.last, pipeline.microbatches, defers=defers)
+        ends = [s.first, *(b for segment in s.remade for b in segment), s.last]
+        if ends != sorted(ends) or any(a == b for a, b in s.remade):
+            problems.append((number, f"it makes again layers {s.remade}", s.span))
+            continue
+        parts = step.parts_of(s, pipeline.microbatches)
         real = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_bytes")}
         real["activation_bytes"] = step.bytes_of(step.act_B[s.last])
         real["gradient_bytes"] = step.bytes_of(step.grad_B[s.last])
         for name, size in real.items():
             if getattr(s, name) < size:
                 problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
-        reads = step.backward_reads(s.first)[0], step.backward_reads(s.last)[1]
-        if (s.reads_input, s.reads_output) != reads:
+        if (s.reads_input, s.reads_output) != (parts.reads_input, parts.reads_output):
             problems.append((number, "its backward reads something else of its borders", s.span))
     if pipeline.stages[-1].last != len(step):
         problems.append((len(pipeline.stages) - 1, "layers are missing behind it", None))
@@ -218,11 +218,13 @@ def build_step(
     step = StepLayers(program)
     check_rows(pipeline, step, size)
     stages = {
-        number: step.stage_program(s.first, s.last, defers="wgt" in s.passes)
-        for number, s in enumerate(pipeline.stages)
-        if s.rank == rank
+        number: step.stage_program(s) for number, s in enumerate(pipeline.stages) if s.rank == rank
     }
     forms = _forms(lowered, stages)
+    forward_S = [step.stage_program(s).forward for s in pipeline.stages]
+    if (random_S := random_stages(program, forward_S)) is None:
+        message = "random numbers are drawn in a backward, or in another order than stages run"
+        fail("FB1034", message, hint="leave dropout out")
     ensure_trusted(lowered)
     assert pipeline.claims is not None
     limit_s = max(_LEAST_TIMEOUT_S, 20 * pipeline.claims.makespan_ns / 1e9)
@@ -233,6 +235,7 @@ def build_step(
         rank,
         values,
         forms,
+        random_S,
         group,
         limit_s if timeout_s is None else timeout_s,
     )

@@ -90,6 +90,15 @@ class Transport:
         work.wait(timedelta(seconds=self.timeout_s))
         return bool(said.item())
 
+    def of_first(self, mine: bytearray) -> bytearray:
+        """The bytes of rank 0, as many. RuntimeError as `wait`."""
+        theirs = bytearray(mine)
+        memory = torch.frombuffer(theirs, dtype=torch.uint8)
+        work = dist.broadcast(memory, group=self.group, group_src=0, async_op=True)
+        assert work is not None
+        work.wait(timedelta(seconds=self.timeout_s))
+        return theirs
+
 
 def gathered(group: Any, mine: str) -> list[str]:
     """The texts of all ranks."""
