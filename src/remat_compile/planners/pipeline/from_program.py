@@ -8,9 +8,9 @@ updated buffer or other value is used on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from ...ir.analysis.separators import chain_of
 from ...ir.diagnostics import Note, fail
@@ -43,12 +43,17 @@ class StageParts:
     weight_extra_bytes: int = 0
 
 
+UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
+
+
 class StepLayers:
     """`forward_L[l]` and `backward_L[l]` are cNodes; `act_B[b]` and `grad_B[b]` the aNodes that
-    cross boundary b."""
+    cross boundary b. `update_bytes` tells, by names of parameters, the bytes of an optimizer's
+    states and what its step takes for itself."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, update_bytes: UpdateBytes | None = None):
         self.program = program
+        self._update_bytes = cache(update_bytes or (lambda _: (0, 0)))
         self.instance = inst = Instance.of(program, "device")
         index = {name: c for c, name in enumerate(inst.names_C)}
         self.forward_L = [[index[name] for name in block] for block in chain_of(program)]
@@ -179,8 +184,9 @@ class StepLayers:
                 yield x.names, "the buffer", layers
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
-        """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
-        aside until all ranks have ended), the inputs of all micro-batches, and their losses."""
+        """Parameters, their gradients and states of an optimizer, buffers (twice if they are
+        updated: the new contents stand aside until all ranks have ended), the inputs of all
+        micro-batches, and their losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
@@ -192,11 +198,26 @@ class StepLayers:
         if stage[1] == len(self):
             made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
             total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
-        return total + self.weight_bytes(stage)
+        return total + self.weight_bytes(stage) + self.update_bytes(stage)[0]
+
+    def update_bytes(self, *stages: Range) -> tuple[int, int]:
+        """Bytes of the optimizer's states of these stages' parameters, and what its step takes."""
+        index, storage = self.instance.index_A, self.program.graph.storage
+        made = {a for stage in stages for a in self.param_grads(stage)}
+        names = [
+            p.names[0]
+            for p in self.program.binding.params
+            if p.grad is not None and index[storage[p.grad]] in made
+        ]
+        return self._update_bytes(tuple(names))
 
     def weight_bytes(self, stage: Range) -> int:
         """Those of the gradients that a stage makes, so of its parameters that train."""
-        return self.bytes_of(self.param_grads(stage))
+        made = self.param_grads(stage)
+        index, storage = self.instance.index_A, self.program.graph.storage
+        # Gradients of one storage become two.
+        each = [index[storage[p.grad]] for p in self.program.binding.params if p.grad is not None]
+        return self.bytes_of(a for a in each if a in made)
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
@@ -303,7 +324,11 @@ class StepLayers:
         held = kept | tokens | loss
         _, during = profile_of(inst, forward, (), held | output, again=False, tokens=tokens)
         beside = keep + self.bytes_of(output)
-        forward_extra = max(0, max(during) - beside, self._draw_bytes(forward, beside))
+        # The optimizer's step comes when nothing is kept, mostly within what a forward takes.
+        _, update = self.update_bytes((i, j))
+        forward_extra = max(
+            0, max(during) - beside, self._draw_bytes(forward, beside), update - beside
+        )
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
         made = written_by(inst, backward, again=True)
         read = {a for c in weights for a in inst.reads_C[c]}

@@ -122,14 +122,14 @@ class MadePipeline:
 
 
 def make_pipeline(
-    program: Program, request: PipelineRequest, progress: Progress | None = None
+    program: Program | StepLayers, request: PipelineRequest, progress: Progress | None = None
 ) -> MadePipeline:
     """The pipeline of a step whose program is that of one micro-batch, with its costs.
 
     Where rows take more than the planner counted (it counts one buffer each way at a cut), it plans
     again for less. FB1020 where nothing fits, FB1022 for too many ranks.
     """
-    step = StepLayers(program)
+    step = StepLayers(program) if isinstance(program, Program) else program
     step.check(request.ranks)
     layers = step.layers(
         request.ranks, request.budget_bytes, request.link_bytes_per_s, request.microbatches

@@ -43,7 +43,8 @@ class RankRun:
 
     `values` are the caller's tensors by aNode, `inputs` those of each micro-batch; `forms` those of
     what crosses. Both may lack what the rank's stages do not read. `random_S` are the random cNodes
-    of each stage of all ranks.
+    of each stage of all ranks. Gradients are averaged over the transport's replicas, then clipped
+    to `max_grad_norm`, the norm of all ranks' together.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class RankRun:
         forms: Mapping[str, CrossingTensor],
         transport: Transport,
         random_S: Sequence[Sequence[str]] = (),
+        max_grad_norm: float | None = None,
     ):
         self.program, self.pipeline, self.rank = program, pipeline, rank
         self.stages, self.forms, self.transport = stages, forms, transport
         self.inputs, self.random_S = inputs, random_S
         self.draws: Draws | None = None
+        self.max_grad_norm = max_grad_norm
         self.device = torch.device(program.header.device)
         graph = program.graph
         self.updates = {b.update: b.name for b in program.binding.buffers if b.update is not None}
@@ -98,7 +101,10 @@ class RankRun:
                     end = generator_state(self.device)
                 for step in self.pipeline.rows[self.rank]:
                     self._step(step)
-            step = None
+                step = None
+                self.transport.average(list(self.gradients.values()))
+                if self.max_grad_norm is not None:
+                    self._clip(self.max_grad_norm)
             if not self.transport.all_ranks(True):
                 raise RuntimeError("another rank failed")
             if state is not None:
@@ -109,6 +115,22 @@ class RankRun:
             if state is not None:
                 set_generator(state, self.device)
         return RankResult(self.gradients, self.buffers, self.losses)
+
+    def _clip(self, max_norm: float) -> None:
+        """As `torch.nn.utils.clip_grad_norm_`: by the norm of the norms of all, in order."""
+        trained = [p.name for p in self.program.binding.params if p.grad is not None]
+        norms = torch.stack(
+            [
+                torch.linalg.vector_norm(self.gradients[name])
+                if name in self.gradients
+                else torch.zeros((), dtype=self.values[name].dtype, device=self.device)
+                for name in trained
+            ]
+        )
+        total = torch.linalg.vector_norm(self.transport.sum(norms))
+        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        for gradient in self.gradients.values():
+            gradient.mul_(scale)
 
     def _failure(self, step: RowStep | None, error: Exception) -> StepFailed:
         at = "after its row" if step is None else f"at {format_row_step(step)}"
@@ -244,11 +266,13 @@ class RankRun:
         if (buffer := self.updates.get(a)) is not None:
             self.values[buffer].copy_(instances[a])
         for param, name in self.of_storage.get(a, ()):
-            gradient = instances[name]
             if param in self.gradients:
-                self.gradients[param].add_(gradient)
-            else:
-                self.gradients[param] = gradient
+                self.gradients[param].add_(instances[name])
+            else:  # a storage that several gradients share is that of the first
+                taken = any(
+                    param != other for other, _ in self.of_storage[a] if other in self.gradients
+                )
+                self.gradients[param] = instances[name].clone() if taken else instances[name]
 
     def _loss(self, instances: Instances) -> None:
         """The mean over micro-batches is differentiated: each tangent is 1 / m."""
