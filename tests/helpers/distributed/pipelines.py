@@ -91,6 +91,16 @@ def dropout() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     )
 
 
+def wide(_: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Almost all of its time is in matrix products."""
+    torch.manual_seed(3)
+    layers = [m for _ in range(8) for m in (nn.Linear(512, 512), nn.ReLU())]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(4096, 512),
+        torch.randn(4096, 512),
+    )
+
+
 class _SumOfWeights(nn.Module):
     """Two parameters get their gradient in one storage."""
 
@@ -168,11 +178,13 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
     equal = equal and all(torch.equal(buffers[n], eager_buffers[n]) for n in changed)
     return {
         "case": name,
+        "microbatches": microbatches,
         "equal": equal,
         "gradients": sorted(grads),
         "buffers": len(changed),
         "measured": used[0],
         "proven": step.peak_bytes,
+        "gradient_bytes": sum(size_of(g) for g in grads.values()),
         "entry": entry_bytes(step, microbatches),
         "losses": losses,
         "ranks": step.pipeline.ranks,
@@ -181,11 +193,12 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
     }
 
 
-def trains(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
+def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[str, Any]:
     """Three clipped steps of AdamW beside eager's: equal bits of parameters, buffers and states, of
-    a checkpoint too. If `tight` there are two replicas on other data, each of half the ranks."""
+    a checkpoint too. `replicas`: two of half the ranks each, on other data. `alone`: the budget of
+    a rank is less than the model's parameters, gradients and states take."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    count = 2 if tight else 1
+    count = 2 if way == "replicas" else 1
     width = size // count
     groups = [
         dist.new_group(list(range(r * width, (r + 1) * width)), timeout=TIMEOUT)
@@ -199,16 +212,18 @@ def trains(name: str, microbatches: int, planner: str, tight: str = "") -> dict[
         batches.append([t[torch.randperm(len(t))] for t in made(name)[1]])
     eagers = [made(name)[0] for _ in range(count)]
     ours, theirs = adamw(model := made(name)[0]), [adamw(eager) for eager in eagers]
+    least = 4 * sum(map(size_of, model.parameters()))
     step = pipeline(
         model,
         tuple(batches[mine]),
         microbatches=microbatches,
         planner=planner,
+        budget=least - 1 if way == "alone" else None,
         link="12GB/s",
         optimizer=ours,
         max_grad_norm=0.5,
         group=groups[mine],
-        replicas=peers[rank % width] if tight else None,
+        replicas=peers[rank % width] if count > 1 else None,
         timeout_s=120,
     )
     used: list[int] = []
@@ -248,11 +263,13 @@ def trains(name: str, microbatches: int, planner: str, tight: str = "") -> dict[
         equal = equal and same(held, resumed.state_dict()["state"][index])
     return {
         "case": name,
+        "microbatches": microbatches,
         "equal": equal,
         "ranks": width,
         "measured": max(used),
         "entry": 0,
         "proven": step.peak_bytes,
+        "gradient_bytes": sum(size_of(p) for p in step.values.values() if p.requires_grad),
         "gradients": sorted(f"{mine} {path}" for path in parts[rank % width]["model"]),
         "clean": all(p.grad is None for p in model.parameters()),
     }
