@@ -43,6 +43,11 @@ def command(
     """
     from ..api import load
     from ..plans.link.link import parse_link
+    from .pipeline import SUFFIX, check_file
+
+    if str(plan).endswith(SUFFIX):
+        check_file(str(plan))
+        return
     from ..plans.link.other_link import other_link
 
     here = None if link is None else parse_link(link)

@@ -294,6 +294,45 @@ def entry_bytes(step: PipelineStep, microbatches: int) -> int:
     )
 
 
+def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
+    """The schedule and stages in PyTorch's runtime, beside rows: gradients, buffers, and the most
+    bytes that cross stages and are here at one time."""
+    (model, batch), (theirs, _) = made(name), made(name)
+    options: dict[str, Any] = {"microbatches": microbatches, "device": "v100-16gb"}
+    step = pipeline(model, batch, planner=planner, timeout_s=120, **options)
+    other = pipeline(theirs, batch, planner=planner, timeout_s=120, **options)
+    schedule = other.torch_schedule(*batch)
+    most = [0]
+
+    def count(run: RankRun) -> None:
+        most[0] = max(most[0], sum(size_of(t) for ts in run.live.values() for t in ts))
+
+    around_steps(lambda _: None, count)
+    step(*batch), schedule.step(*batch)
+    losses = (step(*batch), schedule.step(*batch))
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    equal = grads.keys() == found.keys() and all(torch.equal(g, found[n]) for n, g in grads.items())
+    buffers = zip(model.buffers(), theirs.buffers(), strict=True)
+    equal = equal and all(torch.equal(a, b) for a, b in buffers)
+    received = [
+        info.buffer
+        for stage in schedule.runtime._stages
+        for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
+        for info in infos
+        if not info.is_root_arg and info.buffer is not None
+    ]
+    return {
+        "case": name,
+        "equal": equal,
+        "gradients": sorted(grads),
+        "losses": [None if loss is None else loss.item() for loss in losses],
+        "rows": most[0],
+        "runtime": sum(map(size_of, received)),
+        "csv": schedule.csv,
+    }
+
+
 def expected(param: nn.Parameter) -> Tensor:
     assert param.grad is not None
     return param.grad
@@ -335,13 +374,16 @@ def fails(rank: int, told: Path, *, hangs: bool) -> dict[str, Any]:
     return {"refused": None}
 
 
-def around_steps(before: Callable[[RowStep], None]) -> None:
-    """Calls `before` with each step of this rank's row."""
+def around_steps(
+    before: Callable[[RowStep], None], after: Callable[[RankRun], None] = lambda _: None
+) -> None:
+    """Calls `before` with each step of this rank's row, and `after` behind it."""
     real = RankRun._step
 
     def stepped(self: RankRun, step: RowStep) -> None:
         before(step)
         real(self, step)
+        after(self)
 
     setattr(RankRun, "_step", stepped)  # noqa: B010
 
@@ -381,9 +423,12 @@ def main(rank: int, size: int, store: str, cases: list[str]) -> None:
         elif case == "refusals":
             answer = refusals(rank)
         else:
-            name, microbatches, planner, *tight = case.removeprefix("train:").split(":")
-            run = trains if case.startswith("train:") else beside_eager
-            answer = run(name, int(microbatches), planner, *tight)
+            name, microbatches, planner, *way = case.removeprefix("train:").split(":")
+            if way == ["torch"]:
+                answer = in_torch(name, int(microbatches), planner)
+            else:
+                run = trains if case.startswith("train:") else beside_eager
+                answer = run(name, int(microbatches), planner, *way)
         print("JSON" + json.dumps(answer), flush=True)
     if cases[-1] not in ("dies", "hangs"):
         dist.destroy_process_group()

@@ -68,6 +68,26 @@ def test_no_planner_is_better_than_one_that_searches_more() -> None:
     assert better
 
 
+@pytest.mark.parametrize(
+    ("numbers", "period_ns"), [([5, 5, 6, 5, 5, 6], 16), ([5, 5, 5, 5, 5, 7], 17)]
+)
+def test_theorem_13_is_3_partition(numbers: list[int], period_ns: int) -> None:
+    """Two ranks take 16 each if and only if the numbers fall into two parts of 16."""
+    assert period(planned("pipeline-ilp", layers_of(numbers, ranks=2))) == period_ns
+
+
+def test_contiguous_stages_take_at_most_twice_the_time() -> None:
+    """Next Fit at 2 T on random chains without bounds on memory."""
+    rng = random.Random(15)
+    more = 0
+    for _ in range(6):
+        layers = layers_of([rng.randint(1, 9) for _ in range(5)], ranks=rng.randint(2, 3))
+        general, contiguous = (period(planned(n, layers)) for n in ("pipeline-ilp", "one-f-one-b"))
+        assert general <= contiguous <= 2 * general
+        more += general < contiguous
+    assert more
+
+
 def test_optimal_is_said_where_the_bound_is_met() -> None:
     contiguous = planned("one-f-one-b", layers_of(theorem_17(2), ranks=5))
     assert isinstance(contiguous, Planned)

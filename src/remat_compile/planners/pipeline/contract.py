@@ -18,7 +18,7 @@ from ..registry import PlannerInfo, format_planner, parse_planner
 from ..results import silent
 from ..spelling.options import checked
 from .layers import Layers, Range, StageWay
-from .pattern import Pattern, Times
+from .pattern import Times
 from .search.balanced import least_memory
 
 
@@ -39,8 +39,7 @@ class PipelinePlan:
 
     @property
     def period_ns(self) -> int:
-        every_ns = self.pattern.backward_every_ns if isinstance(self.pattern, Pattern) else None
-        return self.pattern.period_ns + (every_ns or 0)
+        return self.pattern.period_ns
 
     @property
     def aim_ns(self) -> int:

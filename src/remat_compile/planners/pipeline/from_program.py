@@ -423,11 +423,25 @@ class StepLayers:
         places = (graph.cnode[names[c]].loc for c in self.forward_L[layer])
         return next((place.module for place in places if place and place.module), "")
 
+    def _crossing(self) -> list[str]:
+        """The values that cross inside the longest block of the forward, at the narrowest place."""
+        inst = self.instance
+        block = [c for c in max(self.forward_L, key=len) if c != inst.loss]
+        made: set[int] = set()
+        crossing = []
+        for n, c in enumerate(block[:-1], 1):
+            made |= set(inst.writes_C[c])
+            crossing.append(made & {a for later in block[n:] for a in inst.reads_C[later]})
+        names = sorted(inst.names_A[a] for a in min(crossing, key=len, default=()))
+        both = " and ".join(f"%{name}" for name in names[:3])
+        return [f"{both} cross every cut of the longest block"] if names else []
+
     def check(self, ranks: int) -> None:
         """FB1022 for a chain that cannot be cut for so many ranks, with what stands in the way."""
         stages = len(self) - len(self.obstacles_B)
         if ranks < 1 or ranks > stages:
-            notes = [Note(why) for why in dict.fromkeys(self.obstacles_B.values())][:5]
+            why = [*dict.fromkeys(self.obstacles_B.values()), *self._crossing()]
+            notes = [Note(each) for each in why][:5]
             message = f"{ranks} ranks for a model that falls into {stages} stages at most"
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)

@@ -182,8 +182,8 @@ class Layers:
         )
 
     def ways(self, i: int, j: int) -> Iterator[StageWay]:
-        """The ways of a stage, from the fastest: all is kept, then those of `search/segments.py`
-        that no other beats in time and bytes."""
+        """The ways of a stage, from the fastest: all is kept, then those of `segments.py` that
+        no other beats in time and bytes."""
         plain = StageWay(self.load_ns(i, j), self.keep_bytes(i, j), self.extra_bytes(i, j))
         yield plain
         if not self.inner_bytes_L:

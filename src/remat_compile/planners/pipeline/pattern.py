@@ -62,18 +62,15 @@ class Times:
 @dataclass(frozen=True)
 class Pattern(Times):
     """When forward and backward of each pseudo-stage begin for micro-batch 0; those of
-    micro-batch k begin k periods later (`backward_every_ns` if the backwards have their own)."""
+    micro-batch k begin k periods later."""
 
     period_ns: int
     forward_ns_S: tuple[int, ...]
     backward_ns_S: tuple[int, ...]
-    backward_every_ns: int | None = None
 
     def start_ns(self, word: Pass, s: int, microbatch: int) -> int:
-        if word == "fwd":
-            return self.forward_ns_S[s] + microbatch * self.period_ns
-        every = self.period_ns if self.backward_every_ns is None else self.backward_every_ns
-        return self.backward_ns_S[s] + microbatch * every
+        first = self.forward_ns_S if word == "fwd" else self.backward_ns_S
+        return first[s] + microbatch * self.period_ns
 
 
 def one_f_one_b_star(

@@ -7,13 +7,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...backends.torch.pipeline import CrossingTensor, RankRun, Transport, random_stages
+from ...backends.torch.pipeline import (
+    CrossingTensor,
+    RankRun,
+    StageModule,
+    TorchSchedule,
+    Transport,
+    random_stages,
+    schedule_csv,
+)
 from ...backends.torch.pipeline.transport import from_first, gathered, rank_and_size
 from ...capture.torch import Wanted, ensure_trusted, export, lower
 from ...capture.torch.optimizer import updates_of
@@ -138,6 +147,30 @@ class PipelineStep:
                 kept["state"].update(given["state"])
         return whole
 
+    def torch_schedule(self, *args: Any, **kwargs: Any) -> TorchSchedule:
+        """The same stages and order for `torch.distributed.pipelining`, for batches like this one.
+        FB0735 for rows that its runtime cannot follow. Bytes of a rank are not proven there."""
+        if any(self.random_S):
+            hint = "leave dropout out, or run the rows"
+            fail("FB0735", "each rank would draw random numbers of its own", hint=hint)
+        csv = schedule_csv(self.pipeline)
+        sample = self._inputs(*microbatches_of(args, kwargs, self.pipeline.microbatches)[0])
+        values = {name: value.detach() for name, value in self.values.items()}
+        modules = {}
+        for s, stage in self.stages.items():
+            begin = partial(
+                RankRun,
+                self.program,
+                self.pipeline,
+                {s: stage},
+                self.rank,
+                values,
+                forms=self.forms,
+                transport=Transport(self.group, self.timeout_s),
+            )
+            modules[s] = StageModule(s, begin, self.program, stage, self.values)
+        return TorchSchedule(csv, self.pipeline, modules, self.forms, sample, self.group)
+
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
         """The tensors of one micro-batch by aNode. FB1033 where they are not as planned."""
         leaves = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
@@ -252,8 +285,10 @@ def build_step(
     """
     rank, size = rank_and_size(group)
     replica = 0 if replicas is None else rank_and_size(replicas)[0]
-    request = request.on(size)
-    micro = microbatches_of(args, kwargs, request.microbatches)[0]
+    request, m = request.on(size), request.microbatches
+    if m is None:
+        fail("FB1023", "a batch is cut before it is planned", hint="give a number", usage=True)
+    micro = microbatches_of(args, kwargs, m)[0]
     source = Source(export(model, *micro, wanted=wanted))
     updates = None
     if optimizer is not None:
@@ -267,11 +302,11 @@ def build_step(
         check_runnable(program)
         values = lowered.values()
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
-    same_on_all(group, program, request.microbatches)
+    same_on_all(group, program, m)
     step = StepLayers(program, updates)
     text = None if rank or replica else _planned(step, request, phases)
     if replicas is not None:
-        same_on_all(replicas, program, request.microbatches)
+        same_on_all(replicas, program, m)
         text = from_first(replicas, text)
     text = from_first(group, text)
     assert text is not None

@@ -122,6 +122,26 @@ def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
     assert second[0] == 7
 
 
+def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
+    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch."""
+    cases = ("mlp:16:one-f-one-b:torch", "cnn:4:gpipe:torch", "gpt:4:interleaved:torch")
+    first, second = ran(2, *cases)
+    for n, case in enumerate(cases):
+        answers = []
+        for code, told, err in (first, second):
+            assert code == 0, err[-2000:]
+            answers.append(told[n])
+            assert told[n]["equal"], case
+            assert told[n]["csv"] == first[1][n]["csv"]
+        assert sum(len(a["gradients"]) for a in answers) > 3
+        (loss,) = (a["losses"] for a in answers if a["losses"][0] is not None)
+        assert loss[0] == pytest.approx(loss[1], rel=1e-6)
+        if case.startswith("mlp"):
+            assert answers[0]["csv"].startswith("0F0,0F1,")
+            for answer in answers:
+                assert answer["runtime"] >= 4 * answer["rows"], answers
+
+
 def check_told(told: dict[str, Any], *parts: str) -> None:
     assert "FB1030" in told["refused"]
     assert all(part in told["refused"] for part in parts)

@@ -2,6 +2,16 @@
 
 from .draws import random_stages
 from .rank import RankRun, StepFailed
+from .torch_schedule import StageModule, TorchSchedule, schedule_csv
 from .transport import CrossingTensor, Transport
 
-__all__ = ["CrossingTensor", "RankRun", "StepFailed", "Transport", "random_stages"]
+__all__ = [
+    "CrossingTensor",
+    "RankRun",
+    "StageModule",
+    "StepFailed",
+    "TorchSchedule",
+    "Transport",
+    "random_stages",
+    "schedule_csv",
+]

@@ -147,14 +147,7 @@ class RankRun:
 
     def _step(self, step: RowStep) -> None:
         if isinstance(step, StageRun):
-            key = (step.stage, step.microbatch)
-            if step.word == "fwd":
-                self._forward(step.stage, step.microbatch)
-            elif step.word == "bwd":
-                self._backward(step.stage, step.microbatch)
-            else:
-                weights, instances = self.stages[step.stage].weights, self.saved.pop(key)
-                self._run(instances, weights, frozenset())
+            self.compute(step)
         elif isinstance(step, Move):
             if step.word == "send":
                 self.transport.send(step.value, self.live[step.value], step.peer)
@@ -165,6 +158,17 @@ class RankRun:
             self.transport.wait(step.value)
         else:
             del self.live[step.value]
+
+    def compute(self, step: StageRun) -> None:
+        """Runs a pass on what is here."""
+        key = (step.stage, step.microbatch)
+        if step.word == "fwd":
+            self._forward(*key)
+        elif step.word == "bwd":
+            self._backward(*key)
+        else:
+            weights = self.stages[step.stage].weights
+            self._run(self.saved.pop(key), weights, frozenset())
 
     def _names(self, value: Value) -> tuple[str, ...]:
         """The aNodes of a value, from whichever side of its boundary is here."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..contract import PipelinePlanner, PipelineResult, PipelineTask, without_recompute
 from ..search.balanced import balanced
-from ..search.list_schedule import PassOf, order_of, planned_by_rule
+from ..search.list_schedule import planned_by_order
 
 
 @dataclass(frozen=True)
@@ -25,15 +24,5 @@ class ZeroBubbleH1(PipelinePlanner):
         found = balanced(layers)
         if found is None:
             return task.infeasible()
-        stages = found[1]
-        ranks = tuple(range(len(stages)))
-        m = layers.microbatches or 2 * layers.ranks
-        orders = [order_of(rank, ranks, len(ranks), m) for rank in ranks]
-
-        def rule(s: int, ready: Sequence[PassOf], began: Mapping[PassOf, int]) -> PassOf | None:
-            at = began["fwd", s] + began["bwd", s]
-            late = began["bwd", s] - began["wgt", s] > s
-            choices: list[PassOf] = [*orders[s][at : at + 1], ("wgt", s)]
-            return next((run for run in choices[:: -1 if late else 1] if run in ready), None)
-
-        return planned_by_rule(task, layers, stages, ranks, rule, defers=True)
+        last = len(found[1]) - 1
+        return planned_by_order(task, layers, found[1], lambda rank: last - rank, defers=True)
