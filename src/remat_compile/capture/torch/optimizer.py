@@ -233,6 +233,14 @@ class OptimizerUpdates:
             host_time_ns=round(HOST_NS_AN_ELEMENT * elements) + 1,
         )
 
+    def bytes_on(self, names: Sequence[str]) -> tuple[int, int]:
+        """Bytes of the states of these parameters, and what one step of the optimizer takes for
+        itself on them."""
+        found = [self._of[name] for name in names if name in self._of]
+        states = sum(len(one.states) * one.parameter.nbytes for one in found)
+        groups = [tuple(one for one in found if one.group == g) for g, _ in enumerate(self._groups)]
+        return states, max((self._workspace_bytes(_Update(g)) for g in groups if g), default=0)
+
     @property
     def origin(self) -> dict[str, str]:
         """The parameter that each state lies like, by aNode."""
