@@ -50,6 +50,7 @@ class PipelineStage:
     activations that cross; `forward_extra_bytes` and `backward_extra_bytes` only during one.
     `activation_bytes` and `gradient_bytes` cross to the next stage (0 for the last). The backward
     reads the activation before the stage or behind it where `reads_input` or `reads_output`.
+    The forward of each range of layers in `remade` runs again right before their backward.
     A stage with any `weight_` number has a pass `wgt`: bytes are kept from the backward to it, and
     it reads what the backward reads from outside, the stage's output left out.
     """
@@ -70,6 +71,7 @@ class PipelineStage:
     weight_extra_bytes: int = 0
     reads_input: bool = True
     reads_output: bool = False
+    remade: tuple[tuple[int, int], ...] = ()
     span: Span | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -175,7 +177,8 @@ class Pipeline:
 class StageProgram:
     """The work of a stage, by names of the graph of one micro-batch: cNodes of its passes in order,
     and the aNodes that cross before and behind it, forward and back. `kept` lives from the forward
-    to the backward. `weights` are the cNodes of the third pass, if it has one."""
+    to the backward: values, and generator states of what the backward makes again (it has forward
+    cNodes then). `weights` are the cNodes of the third pass, if it has one."""
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]

@@ -33,6 +33,7 @@ _STAGE = re.compile(
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
     r"(?: reads ((?:input)?(?: ?output)?))?"
     rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER})?"
+    r"(?: remakes ((?: ?\d{1,9}\.\.\d{1,9})+))?"
 )
 _STAGE_NUMBERS = [f.name for f in fields(PipelineStage) if f.type == "int"]
 _HEAD = re.compile(r'pipeline 1 by ("(?:[^"\\]|\\.)*")')
@@ -78,6 +79,8 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
                 if "wgt" in s.passes
                 else ""
             )
+            + (" remakes" if s.remade else "")
+            + "".join(f" {a}..{b}" for a, b in s.remade)
         )
     if (c := pipeline.claims) is not None:
         peaks = " ".join(map(str, c.peak_bytes_R))
@@ -185,14 +188,18 @@ class _Reader:
     def _stage(self, line: str, span: Span) -> None:
         match = self._match(_STAGE, line, span)
         said = match.groups(default="0")
-        number, *numbers = map(int, (*said[:12], *said[13:]))
+        number, *numbers = map(int, (*said[:12], *said[13:16]))
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
-        stage = dict(zip(_STAGE_NUMBERS, numbers, strict=True))
+        segments = [part.split("..") for part in (match[17] or "").split()]
         self.stages.append(
             PipelineStage(
-                **stage, reads_input="input" in reads, reads_output="output" in reads, span=span
+                **dict(zip(_STAGE_NUMBERS, numbers, strict=True)),
+                reads_input="input" in reads,
+                reads_output="output" in reads,
+                remade=tuple((int(a), int(b)) for a, b in segments),
+                span=span,
             )
         )
 

@@ -50,6 +50,10 @@ def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStag
     keep = way.keep_bytes
     keep -= layers.activation_bytes_B[i] if layers.reads_input(i) else 0
     keep -= layers.activation_bytes_B[j] if layers.reads_output(j) else 0
+    reads_input = layers.reads_input(i) or any(a == i for a, _ in way.remade)
+    reads_output = layers.reads_output(j)
+    if parts:
+        reads_input, reads_output = parts.reads_input, parts.reads_output
     return PipelineStage(
         rank=plan.ranks[s],
         first=i,
@@ -65,8 +69,9 @@ def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStag
         weight_ns=weight_ns,
         weight_keep_bytes=parts.weight_keep_bytes if parts else keep if weight_ns else 0,
         weight_extra_bytes=parts.weight_extra_bytes if parts else 0,
-        reads_input=bool(i) and layers.reads_input(i),
-        reads_output=not is_last and layers.reads_output(j),
+        reads_input=bool(i) and reads_input,
+        reads_output=not is_last and reads_output,
+        remade=way.remade,
     )
 
 

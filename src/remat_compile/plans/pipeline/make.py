@@ -134,14 +134,14 @@ class MadePipeline:
 
 
 def make_pipeline(
-    program: Program, request: PipelineRequest, progress: Progress | None = None
+    program: Program | StepLayers, request: PipelineRequest, progress: Progress | None = None
 ) -> MadePipeline:
     """The pipeline of a step whose program is that of one micro-batch, with its costs.
 
     Where rows take more than the planner counted (it counts one buffer each way at a cut), it plans
     again for less. FB1020 where nothing fits, FB1022 for too many ranks.
     """
-    step = StepLayers(program)
+    step = StepLayers(program) if isinstance(program, Program) else program
     step.check(request.ranks)
     m = request.microbatches or _enough(step, request)
     return _make(step, request, m, progress)
@@ -181,8 +181,8 @@ def _make(
             raise FBError(replace(result.why, notes=(short,) if over else ()))
         plan = result.plan
         parts = tuple(
-            step.parts(i, j, m, defers=plan.pattern.defers(s))
-            for s, (i, j) in enumerate(plan.stages)
+            step.parts(i, j, m, remade=way.remade, defers=plan.pattern.defers(s))
+            for s, ((i, j), way) in enumerate(zip(plan.stages, plan.ways, strict=True))
         )
         pipeline = pipeline_of(plan, m, None, parts)
         trace = simulate_pipeline(pipeline)

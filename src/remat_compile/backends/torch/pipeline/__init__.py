@@ -1,5 +1,6 @@
 """Runs the row of one rank over `torch.distributed`."""
 
+from .draws import random_stages
 from .rank import RankRun, StepFailed
 from .torch_schedule import StageModule, TorchSchedule, schedule_csv
 from .transport import CrossingTensor, Transport
@@ -11,5 +12,6 @@ __all__ = [
     "StepFailed",
     "TorchSchedule",
     "Transport",
+    "random_stages",
     "schedule_csv",
 ]
