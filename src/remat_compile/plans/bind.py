@@ -88,7 +88,7 @@ def lowered_again(
         lowered = stack.enter_context(lower(exported))
         captured = lowered.program
         if optimizer is not None:
-            captured = optimizer.on(captured, measured=False)
+            captured = optimizer.on(captured, measured=False, as_in=program)
         different = graph_differences(program, captured)
         if different and (as_eager := exported.with_caches()) is not None:
             stack.close()

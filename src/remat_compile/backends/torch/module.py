@@ -134,6 +134,8 @@ class PlannedStep:
     def run_on(self, inputs: list[Any]) -> Any:
         """The step, on what `look` gave."""
         self.flight.memory.look(inputs)
+        if self.copies is not None:
+            self.copies.look(inputs)
         if self.autocast.dtype is None:
             outputs = self.run(list(inputs))
         else:  # the casts are part of the graph

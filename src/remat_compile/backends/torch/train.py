@@ -39,9 +39,6 @@ class TrainingStep(nn.Module):
             fail("FB0545", message, hint=hint)
         self.place = places[0]
         """The place of the loss among the results."""
-        names = {a for c in program.graph.cnodes if c.is_update for a, _ in c.takes_over}
-        paths = {p.name: p.names[0] for p in program.binding.params}
-        self._updated = [paths[name] for name in paths if name in names]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's."""
@@ -58,7 +55,5 @@ class TrainingStep(nn.Module):
             made = self.module(*args, **kwargs)
         loss = self.module.planned_step.tensors(made)[self.place]
         torch.autograd.backward(loss)
-        parameters = [self.module.get_parameter(path) for path in self._updated]
-        torch.autograd.graph.increment_version(parameters)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
         return loss.detach()

@@ -44,8 +44,11 @@ class PlanCopies:
             message = f"storage at home on the host of {program.header.device} is planned, not run"
             fail("FB0549", message, schedule.span, hint="plan for the CPU, or without homes")
         self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
+        self._inputs = inputs
         self._gradients = homes - self._homes.keys()
         self._updates = None if optimizer is None else Updates(program.graph, optimizer)
+        trained = {} if optimizer is None else optimizer.parameters
+        self._trained = [(at, trained[n]) for at, n in enumerate(inputs) if n and n in trained]
         self.engine = engine_for(torch.device(program.header.device))
         self.arenas = 0
         self.last_host_peak_bytes = 0
@@ -61,6 +64,13 @@ class PlanCopies:
     def __deepcopy__(self, memo: object) -> PlanCopies:
         # A copy of the module runs the same functions, which know these copies.
         return self
+
+    def look(self, given: Sequence[object]) -> None:
+        """FB0544 where a parameter among the forward's arguments is not the optimizer's."""
+        for at, parameter in self._trained:
+            if given[at] is not parameter:
+                message = f"%{self._inputs[at]} is another tensor than the optimizer updates"
+                fail("FB0544", message, hint="compile again with an optimizer of these parameters")
 
     def states(self) -> list[Tensor]:
         """The states of the optimizer, which the forward is given behind all else."""
