@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import remat_compile
 from helpers.planners.homed_updates import HomedUpdates
@@ -389,6 +390,100 @@ def test_an_optimizer_that_changed_since() -> None:
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     code, message = codes(lambda: step(batch(0)))
     assert (code, message) == ("FB0544", "the optimizer has other groups of parameters than it had")
+
+
+def test_a_parameter_that_the_optimizer_does_not_update() -> None:
+    """One put into the model after it was compiled, and a copy of the whole step."""
+    model, _, step = compiled(ADAMW)
+    twin = copy.deepcopy(step)
+    model.head.bias = nn.Parameter(torch.zeros(50))  # type: ignore[union-attr,assignment]
+    before = copy.deepcopy(model.state_dict())
+    for one, names in ((step, "head.bias"), (twin, "embed.weight")):
+        code, message = codes(lambda one=one: one(batch(0)))  # type: ignore[misc]
+        assert code == "FB0544"
+        assert message.startswith(f"{names} is another tensor than the optimizer updates")
+    assert_same(dict(model.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("sides", [(), ("home",)])
+def test_a_backward_of_ones_own_is_refused(sides: tuple[str, ...]) -> None:
+    """As under a scaler; nothing is updated, and the next step is right."""
+    model, _, step = compiled(ADAMW, *sides)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    scaler = torch.amp.GradScaler("cpu")
+    loss = scaler.scale(step.module(batch(0)))
+    code, message = codes(lambda: loss.backward())
+    assert (code, "outside of its training step" in message) == ("FB0550", True)
+    assert_same(dict(model.named_parameters()), before)
+    torch.manual_seed(0)
+    other = Net()
+    other.load_state_dict(model.state_dict())
+    stepper = ADAMW(other)
+    torch.manual_seed(1)
+    loss = step(batch(1))
+    torch.manual_seed(1)
+    assert torch.equal(loss, ordinary(other, stepper, batch(1)))
+    assert_same(dict(model.state_dict()), dict(other.state_dict()))
+
+
+def test_scaled_micro_batches_without_the_optimizer_in_the_plan() -> None:
+    """The way out that the refusals name: the bits of eager, and a skipped update."""
+    model, other = Net(), Net()
+    other.load_state_dict(model.state_dict())
+    ours = remat_compile.compile(model, (batch(0),), grads="accumulate", planner="store-all")
+    trained = []
+    for run, held in ((ours, model), (other, other)):
+        optimizer = ADAMW(held)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for index in range(3):
+            for part in range(2):
+                torch.manual_seed(2 * index + part)
+                loss = run(batch(2 * index + part))
+                scaler.scale(loss * (torch.inf if index == 1 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        trained.append((dict(held.state_dict()), optimizer.state_dict(), scaler.get_scale()))
+    assert_same(trained[0][0], trained[1][0])
+    assert_same(trained[0][1], trained[1][1])
+    assert trained[0][2] == trained[1][2] == 512.0
+
+
+def test_hooks_that_come_later_are_refused() -> None:
+    """Of the optimizer, and of all optimizers."""
+    _, optimizer, step = compiled(ADAMW)
+    for register in (optimizer.register_step_pre_hook, register_optimizer_step_pre_hook):
+        hook = register(lambda *_: None)
+        code, message = codes(lambda: step(batch(0)))
+        hook.remove()
+        assert (code, "hooks around its step" in message) == ("FB0544", True)
+    step(batch(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "few"),
+    [
+        ({}, True),
+        ({"budget": "100%"}, True),
+        ({"budget": "80%", "planner": "dtr"}, False),
+        ({"planner": "zero-offload", "link": "1GB/s"}, False),
+    ],
+)
+def test_the_optimizer_is_called_as_seldom_as_memory_allows(options: Any, few: bool) -> None:
+    """A short step calls it once where gradients may wait; a bound one and homes have pieces."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)), nn.Flatten(0))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    plan = remat_compile.plan(
+        nn.Sequential(model, Mean()), (torch.ones(4, 64),), optimizer=optimizer, **options
+    )
+    updates = [c for c in plan.graph.cnodes if c.is_update]
+    assert (len(updates) == 1) if few else (len(updates) > 4)
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean()
 
 
 class Several(Net):

@@ -50,10 +50,15 @@ class TrainingStep(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Trains on one batch. FB0910 for a call that the plan was not made for, FB0544 for an
-        optimizer that changed."""
+        optimizer that changed, FB0550 for a backward of `module` beside it."""
         with torch.enable_grad():
             made = self.module(*args, **kwargs)
         loss = self.module.planned_step.tensors(made)[self.place]
-        torch.autograd.backward(loss)
+        flight = self.module.planned_step.flight
+        flight.is_step = True
+        try:
+            torch.autograd.backward(loss)
+        finally:
+            flight.is_step = False
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
         return loss.detach()

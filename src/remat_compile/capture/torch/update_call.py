@@ -58,7 +58,11 @@ class UpdateCall:
             fail("FB0544", message, hint="remove the hooks, or leave out optimizer=")
         if any(p.grad is not None for p in self._parameters):
             message = "a parameter has a gradient already, which a planned step does not add to"
-            fail("FB0544", message, hint="optimizer.zero_grad() before the step")
+            hint = (
+                "optimizer.zero_grad() before the step; for micro-batches compile without "
+                "optimizer=, and step after the last backward"
+            )
+            fail("FB0544", message, hint=hint)
         state: State = self.optimizer.state
         held: list[Any] = []
         for one in self.of:

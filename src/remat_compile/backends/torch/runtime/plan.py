@@ -69,7 +69,9 @@ class PlanCopies:
         """FB0544 where a parameter among the forward's arguments is not the optimizer's."""
         for at, parameter in self._trained:
             if given[at] is not parameter:
-                message = f"%{self._inputs[at]} is another tensor than the optimizer updates"
+                name = self._inputs[at]
+                path = next(p.names[0] for p in self._program.binding.params if p.name == name)
+                message = f"{path} is another tensor than the optimizer updates"
                 fail("FB0544", message, hint="compile again with an optimizer of these parameters")
 
     def states(self) -> list[Tensor]:
