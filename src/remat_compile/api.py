@@ -184,6 +184,7 @@ def _compiled(
         tied, optimizer = under(lowered, made.program), source.optimizer
         if optimizer is not None:
             tied = tied.with_program(made.program, optimizer.origin)
+            optimizer.begin()
         compiled = build(tied, made.schedule, made._kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:

@@ -202,6 +202,7 @@ def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> 
     assert read.check_model(model, (batch(0),)).assumption == (
         "graph compared with model Net: same text; updates of the optimizer not compared"
     )
+    assert not optimizer.state
     train = read.bind(model, (batch(0),), optimizer=optimizer)
     other = copy.deepcopy(model)
     stepper = ADAMW(other)
@@ -479,6 +480,25 @@ def test_the_optimizer_is_called_as_seldom_as_memory_allows(options: Any, few: b
     )
     updates = [c for c in plan.graph.cnodes if c.is_update]
     assert (len(updates) == 1) if few else (len(updates) > 4)
+
+
+@pytest.mark.parametrize("norm", [None, 0.5])
+def test_the_updates_of_a_plan_are_compared_with_the_optimizer(norm: float | None) -> None:
+    model = Net()
+    plan = remat_compile.plan(model, (batch(0),), optimizer=ADAMW(model), max_grad_norm=norm)
+
+    def check(make: Make, **more: Any) -> str:
+        seen = plan.check_model(model, (batch(0),), optimizer=make(model), **more)
+        return seen.assumption.rpartition(": ")[2]
+
+    assert check(ADAMW, max_grad_norm=norm) == "same text; updates of the optimizer the same"
+    for other in (of(Adam, lr=0.1, amsgrad=True), of(SGD, lr=0.1), lambda m: AdamW(m.parameters())):
+        code, message = codes(lambda other=other: check(other, max_grad_norm=norm))  # type: ignore[misc]
+        assert code == "FB0720"
+        assert message == "the updates are not those of the optimizer of Net"
+    if norm is not None:
+        code, message = codes(lambda: check(ADAMW))
+        assert (code, message) == ("FB0720", "the graph is not that of Net")
 
 
 class Mean(nn.Module):

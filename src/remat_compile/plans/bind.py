@@ -57,6 +57,7 @@ def bind(
         tied = under(lowered, program)
         if optimizer is not None:
             tied = tied.with_program(program, optimizer.origin)
+            optimizer.begin()
         module = build(tied, schedule, kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)

@@ -94,15 +94,17 @@ class OptimizerUpdates:
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
 
-    def _begin(self, one: Trained) -> None:
+    def begin(self) -> None:
         """Makes the states that the optimizer's first step would make, where there are none."""
-        if self.optimizer.state.get(one.parameter):
-            return
-        like = torch.preserve_format
-        made = {key: torch.zeros_like(one.parameter, memory_format=like) for key in one.states}
-        numbers = {key: torch.zeros_like(number) for key, number in one.numbers.items()}
-        if made or numbers:  # the optimizer's state has no entry of an empty one
-            self.optimizer.state[one.parameter].update(made | numbers)
+        state = self.optimizer.state
+        for one in (one for call in self._calls.values() for one in call.of):
+            if state.get(one.parameter):
+                continue
+            with plain_mode(one.parameter.device):  # a capture may be open
+                made = {key: torch.zeros_like(one.parameter) for key in one.states}
+                made |= {key: torch.zeros_like(number) for key, number in one.numbers.items()}
+            if made:  # the optimizer's state has no entry of an empty one
+                state[one.parameter].update(made)
 
     def on(
         self, program: Program, *, measured: bool, few: bool = False, as_in: Program | None = None
@@ -118,9 +120,6 @@ class OptimizerUpdates:
         params: dict[str, ParamBinding] = {p.name: p for p in binding.params}
         consumed: set[str] = set()
         trained = self._trained(program)
-        for _, one in trained:
-            with plain_mode(one.parameter.device):  # a capture may be open
-                self._begin(one)
         clipped: dict[str, str] = {}
         cut = self._clipping(program, measured=measured)
         if cut is not None:
