@@ -71,10 +71,6 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    if source.optimizer is not None and request.codecs != "none":
-        message = "values are not packed in a step with an optimizer"
-        hint = worded("use {codecs}", codecs="none")
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
@@ -123,6 +119,10 @@ def _cached_or_made(
     plain = program
     if has_packs(program.graph):
         plain, _ = _with_costs(whole, request.device, phases)
+        if optimizer is not None:
+            plain = optimizer.on(plain, measured=request.device is None, as_in=program)
+            if request.device is not None:
+                plain = _roofline(plain, request.device, phases)
         program = with_costs_of(program, plain.graph)
     plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
