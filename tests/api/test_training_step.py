@@ -24,8 +24,10 @@ from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
 from remat_compile.backends.torch.runtime import PlanCopies
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
-from remat_compile.capture.torch.optimizer import OptimizerUpdates
+from remat_compile.capture.torch import export
+from remat_compile.capture.torch.optimizer import OptimizerUpdates, updates_of
 from remat_compile.ir.schedule import Compute
+from remat_compile.plans.bind import bind
 from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[nn.Module], Optimizer]
@@ -528,15 +530,76 @@ def test_a_model_that_gives_no_number_to_minimise() -> None:
     [
         ({"on_change": "eager"}, 'use on_change="error"'),
         ({"on_change": "replan"}, 'use on_change="error"'),
-        ({"fuse": "inductor"}, 'use fuse="none"'),
+        ({"cuda_graph": True}, "use cuda_graph=False"),
         ({"max_grad_norm": 0.0}, "pass optimizer= and a number above 0"),
+        ({"max_grad_norm": float("nan")}, "pass optimizer= and a number above 0"),
     ],
 )
-def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -> None:
+def test_what_a_training_step_is_not_combined_with(
+    monkeypatch: pytest.MonkeyPatch, options: Any, way_out: str
+) -> None:
+    """Told before the model is captured, and before the optimizer is looked at."""
+    monkeypatch.setattr("remat_compile.capture.torch.export", None)
+    monkeypatch.setattr("remat_compile.backends.torch.check_graphs", lambda *_, **__: None)
     with pytest.raises(FBError) as refused:
-        small(**options)()
+        small(make=lambda model: NAdam(model.parameters()), **options)()
     (diagnostic,) = refused.value.diagnostics
     assert (diagnostic.code, diagnostic.hint) == ("FB0546", way_out)
+    model = Net()
+    xla = {"optimizer": ADAMW(model), "fuse": "xla"}
+    code, _ = codes(lambda: remat_compile.plan(model, (batch(0),), **xla))
+    assert code == "FB0546"
+
+
+class Wide(nn.Module):
+    """Masks that a codec keeps in bits, and calls that a kernel takes together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 64), nn.Linear(64, 64)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.relu(self.first(x)))
+        return self.drop(torch.relu(self.second(x))).square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codecs": "lossless", "activation_budget": "80%", "planner": "store-all"},
+        {"codecs": "lossless", "budget": "75%", "planner": "zero-offload", "link": "1GB/s"},
+        {"fuse": "inductor", "planner": "store-all"},
+        {"fuse": "inductor", "planner": "zero-offload", "link": "1GB/s"},
+    ],
+    ids=["packed", "packed, at home on the host", "fused", "fused, at home on the host"],
+)
+@pytest.mark.filterwarnings("ignore:.*FB0470")
+def test_packed_and_fused_steps(options: Any, dtype: torch.dtype) -> None:
+    """With the bits of ordinary training, fused cNodes by their calls; bytes as proven with their
+    kernels."""
+    torch.manual_seed(0)
+    model, args = Wide().to(dtype), (torch.randn(2048, 8, dtype=dtype),)
+    twin, other = copy.deepcopy(model), copy.deepcopy(model)
+    optimizer, stepper = ADAMW(model), ADAMW(other)
+    plan = remat_compile.plan(twin, args, optimizer=ADAMW(twin), **options)
+    special = {c.call.op for c in plan.graph.cnodes if c.is_fused or "pack" in c.call.op}
+    assert special
+    assert plan.check_model(model, args, optimizer=optimizer).updates == "the same"
+    updates = updates_of(optimizer, export(model, args), None)
+    step = bind(plan.program, plan.schedule, export(model, args), by_calls=True, optimizer=updates)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        loss = step(*args)
+        torch.manual_seed(seed)
+        assert torch.equal(loss, ordinary(other, stepper, *args))
+        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+        assert_same(optimizer.state_dict(), stepper.state_dict())
+    trained = plan.bind(twin, args, optimizer=ADAMW(twin))
+    assert torch.isfinite(trained(*args))
+    use = measure_step(trained.module, args)  # type: ignore[arg-type]
+    assert use.measured_bytes == use.predicted_bytes
 
 
 def test_a_replica_is_refused() -> None:

@@ -81,7 +81,8 @@ def planned_source(
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            plan = fused_plan(plan, lowered, request, phases, cache)
+            kept = cache if source.optimizer is None else None
+            plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
