@@ -77,9 +77,14 @@ def compiled(make: Make, *sides: str, **more: Any) -> tuple[nn.Module, Optimizer
     return model, optimizer, step
 
 
-def ordinary(model: nn.Module, optimizer: Optimizer, x: Tensor) -> Tensor:
+def ordinary(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, norm: float | None = None
+) -> Tensor:
     loss: Tensor = model(x)
     loss.backward()  # type: ignore[no-untyped-call]
+    if norm is not None:
+        before = nn.utils.clip_grad_norm_(model.parameters(), norm, foreach=False)
+        assert (before > norm) == (norm < 1)
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
@@ -101,6 +106,35 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+Trained = tuple[nn.Module, Optimizer]
+
+
+def twin_of(make: Make) -> Trained:
+    """The model as `compiled` makes it, and its optimizer."""
+    torch.manual_seed(0)
+    other = Net()
+    return other, make(other)
+
+
+def train_alike(
+    step: nn.Module,
+    ours: Trained,
+    theirs: Trained,
+    seeds: Sequence[int],
+    norm: float | None = None,
+    given: Callable[[int], Tensor] = batch,
+) -> None:
+    """Losses, parameters, buffers and states equal those of ordinary training after each step."""
+    for seed in seeds:
+        torch.manual_seed(seed)
+        loss = step(given(seed))
+        torch.manual_seed(seed)
+        assert torch.equal(loss, ordinary(*theirs, given(seed), norm))
+        assert_same(dict(ours[0].state_dict()), dict(theirs[0].state_dict()))
+        assert_same(ours[1].state_dict(), theirs[1].state_dict())
+        assert all(p.grad is None for p in ours[0].parameters())
+
+
 CASES: list[tuple[str, Make, tuple[str, ...]]] = [
     ("adamw", ADAMW, ()),
     ("adamw fused", of(AdamW, lr=1e-2, fused=True), ("home",)),
@@ -116,18 +150,10 @@ CASES: list[tuple[str, Make, tuple[str, ...]]] = [
 def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> None:
     """Losses, parameters, buffers and the optimizer's state, after each step."""
     model, optimizer, train = compiled(make, *sides)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = make(other)
-    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, stepper)]
+    twin = twin_of(make)
+    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, twin[1])]
     for index in range(5):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(train.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
-        assert all(p.grad is None for p in model.parameters())
+        train_alike(train, (model, optimizer), twin, [index])
         for rate in rates:
             rate.step()
     plan = train.module.planned_step
@@ -157,38 +183,14 @@ def test_late_copies_and_late_updates_change_nothing(
         run(self, name, tensors)
 
     monkeypatch.setattr(OptimizerUpdates, "run", late)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(train, (model, optimizer), twin_of(ADAMW), range(2))
 
 
 @pytest.mark.parametrize(("norm", "sides"), [(0.05, ()), (1e6, ("host",))])
 def test_gradients_are_clipped_as_by_pytorch(norm: float, sides: tuple[str, ...]) -> None:
     """Where the norm is above, and where it is below."""
     model, optimizer, train = compiled(ADAMW, *sides, max_grad_norm=norm)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(3):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        theirs = other(batch(index))
-        theirs.backward()
-        before = nn.utils.clip_grad_norm_(other.parameters(), norm, foreach=False)
-        assert (before > norm) == (norm < 1)
-        stepper.step()
-        stepper.zero_grad()
-        assert torch.equal(loss, theirs)
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(train, (model, optimizer), twin_of(ADAMW), range(3), norm)
 
 
 def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> None:
@@ -208,12 +210,7 @@ def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> 
     train = read.bind(model, (batch(0),), optimizer=optimizer)
     other = copy.deepcopy(model)
     stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+    train_alike(train, (model, optimizer), (other, stepper), range(2))
 
 
 @pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
@@ -230,16 +227,7 @@ def test_gradients_on_the_host_lie_anywhere(
 
     monkeypatch.setattr(ThreadEngine, "host_memory", memory)
     model, optimizer, step = compiled(ADAMW, "host")
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = step(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(step, (model, optimizer), twin_of(ADAMW), range(2))
 
 
 @pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])
@@ -361,11 +349,7 @@ def test_states_that_are_none_of_a_first_step() -> None:
     stepper = dampened(other)
     stepper.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     step = remat_compile.compile(model, (batch(0),), optimizer=optimizer)
-    torch.manual_seed(3)
-    loss = step(batch(1))
-    torch.manual_seed(3)
-    assert torch.equal(loss, ordinary(other, stepper, batch(1)))
-    assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(step, (model, optimizer), (other, stepper), [3])
 
 
 def test_an_optimizer_that_changed_since() -> None:
@@ -411,22 +395,16 @@ def test_a_parameter_that_the_optimizer_does_not_update() -> None:
 @pytest.mark.parametrize("sides", [(), ("home",)])
 def test_a_backward_of_ones_own_is_refused(sides: tuple[str, ...]) -> None:
     """As under a scaler; nothing is updated, and the next step is right."""
-    model, _, step = compiled(ADAMW, *sides)
+    model, optimizer, step = compiled(ADAMW, *sides)
     before = copy.deepcopy(dict(model.named_parameters()))
     scaler = torch.amp.GradScaler("cpu")
     loss = scaler.scale(step.module(batch(0)))
     code, message = codes(lambda: loss.backward())
     assert (code, "outside of its training step" in message) == ("FB0550", True)
     assert_same(dict(model.named_parameters()), before)
-    torch.manual_seed(0)
-    other = Net()
+    other, stepper = twin_of(ADAMW)
     other.load_state_dict(model.state_dict())
-    stepper = ADAMW(other)
-    torch.manual_seed(1)
-    loss = step(batch(1))
-    torch.manual_seed(1)
-    assert torch.equal(loss, ordinary(other, stepper, batch(1)))
-    assert_same(dict(model.state_dict()), dict(other.state_dict()))
+    train_alike(step, (model, optimizer), (other, stepper), [1])
 
 
 def test_scaled_micro_batches_without_the_optimizer_in_the_plan() -> None:
@@ -569,7 +547,7 @@ class Wide(nn.Module):
     "options",
     [
         {"codecs": "lossless", "activation_budget": "80%", "planner": "store-all"},
-        {"codecs": "lossless", "budget": "75%", "planner": "zero-offload", "link": "1GB/s"},
+        {"codecs": "lossless", "budget": "67%", "planner": "zero-offload", "link": "1GB/s"},
         {"fuse": "inductor", "planner": "store-all"},
         {"fuse": "inductor", "planner": "zero-offload", "link": "1GB/s"},
     ],
@@ -589,13 +567,7 @@ def test_packed_and_fused_steps(options: Any, dtype: torch.dtype) -> None:
     assert plan.check_model(model, args, optimizer=optimizer).updates == "the same"
     updates = updates_of(optimizer, export(model, args), None)
     step = bind(plan.program, plan.schedule, export(model, args), by_calls=True, optimizer=updates)
-    for seed in range(2):
-        torch.manual_seed(seed)
-        loss = step(*args)
-        torch.manual_seed(seed)
-        assert torch.equal(loss, ordinary(other, stepper, *args))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(step, (model, optimizer), (other, stepper), range(2), given=lambda _: args[0])
     trained = plan.bind(twin, args, optimizer=ADAMW(twin))
     assert torch.isfinite(trained(*args))
     use = measure_step(trained.module, args)  # type: ignore[arg-type]
