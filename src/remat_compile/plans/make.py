@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
+from ..ir.rewrites.updates import for_planners, with_updates
+from ..ir.semantics.simulate import simulate
 from ..ir.wording import worded
+from ..planners.contract import uses_homes
+from ..planners.results import peak_of
+from ..report.subject import store_all
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
@@ -69,10 +74,6 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    if source.optimizer is not None and request.codecs != "none":
-        message = "values are not packed in a step with an optimizer"
-        hint = worded("use {codecs}", codecs="none")
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
@@ -90,7 +91,8 @@ def planned_source(
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            plan = fused_plan(plan, lowered, request, phases, cache)
+            kept = cache if source.optimizer is None else None
+            plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -122,17 +124,36 @@ def _cached_or_made(
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
     if optimizer is not None:
-        program = optimizer.on(program, measured=request.device is None)
+        program = _with_updates(program, optimizer, request)
         if request.device is not None:
             program = _roofline(program, request.device, phases)
     plain = program
     if has_packs(program.graph):
         plain, _ = _with_costs(whole, request.device, phases)
+        if optimizer is not None:
+            plain = optimizer.on(plain, measured=request.device is None, as_in=program)
+            if request.device is not None:
+                plain = _roofline(plain, request.device, phases)
         program = with_costs_of(program, plain.graph)
     plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
+
+
+def _with_updates(program: Program, optimizer: OptimizerUpdates, request: PlanRequest) -> Program:
+    """The program with its updates: in as few calls of the optimizer as its time asks for, where
+    the step fits into the budget with them and nothing has to be at home on the host."""
+    measured = request.device is None
+    if not uses_homes(request.planner):
+        few = optimizer.on(program, measured=measured, few=True)
+        if request.budget is None:
+            return few
+        budget = resolve_budget(request.budget, Baseline.of(few))
+        in_backward = with_updates(few, store_all(for_planners(few)))
+        if peak_of(simulate(few, in_backward), budget.kind) <= budget.bytes:
+            return few
+    return optimizer.on(program, measured=measured)
 
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
