@@ -14,6 +14,7 @@ from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
+from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .packed import better_plan, packed, refuse_codecs
@@ -71,6 +72,8 @@ def planned_source(
         hint = worded("use {codecs}", codecs="none")
         raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
+        steps = source.optimizer is not None
+        request, auto = with_auto_budget(request, lowered.program, steps=steps)
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
@@ -87,6 +90,7 @@ def planned_source(
             *lowered.warnings,
             *plan.warnings,
             *diagnostics,
+            *(() if auto is None else (auto.told(plan),)),
         )
         unlike = tuple(dict.fromkeys(warnings))  # a folder that cannot be written is so for all
         plan = replace(plan, warnings=unlike, phase_s=phases.seconds)
@@ -111,10 +115,7 @@ def _cached_or_made(
             return known, diagnostics
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
-    if optimizer is not None:
-        program = optimizer.on(program, measured=request.device is None)
-        if request.device is not None:
-            program = _roofline(program, request.device, phases)
+    program = _with_updates(program, optimizer, request.device, phases)
     plain = program
     if has_packs(program.graph):
         plain, _ = _with_costs(whole, request.device, phases)
@@ -129,8 +130,11 @@ def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
     refuse_codecs(request)
-    plan = plan_costed(costed_program(program, request, phases), request, phases)
-    return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
+    program = costed_program(program, request, phases)
+    request, auto = with_auto_budget(request, program, steps=False)
+    plan = plan_costed(program, request, phases)
+    plan = fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
+    return plan if auto is None else replace(plan, warnings=(*plan.warnings, auto.told(plan)))
 
 
 @contextmanager
@@ -174,6 +178,16 @@ def _with_costs(
     return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
 
 
+def _with_updates(
+    program: Program, optimizer: OptimizerUpdates | None, device: Device | None, phases: Phases
+) -> Program:
+    """The program with the updates of the optimizer, where there is one, and their costs."""
+    if optimizer is None:
+        return program
+    program = optimizer.on(program, measured=device is None)
+    return program if device is None else _roofline(program, device, phases)
+
+
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:
     """The program with the costs, `grads` and host memory that were asked for, to be planned.
 
@@ -182,6 +196,7 @@ def costed_program(model: Program | Source, request: PlanRequest, phases: Phases
     """
     if isinstance(model, Source):
         with costed(model, request.device, phases) as (program, _):
+            program = _with_updates(program, model.optimizer, request.device, phases)
             return _as_requested(program, request)
     if request.device is not None:
         model = _roofline(model, request.device, phases)
