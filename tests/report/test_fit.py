@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from remat_compile.device.memory import measure_peak
 from remat_compile.plans.plan import Plan
 from remat_compile.report.fit import ACTIVATIONS, GRADIENTS, IN_UPDATE, PARAMETERS, STATES
 from remat_compile.report.page import page
+
+ROOFLINE: dict[str, Any] = {"costs": "roofline", "device": "t4", "cache": False}
 
 
 class Net(nn.Module):
@@ -40,7 +43,7 @@ def test_the_sum_is_what_training_takes(name: str, batch: int) -> None:
     model, args = Net(), sample(batch)
     plan = remat_compile.plan(model, args, planner="store-all", cache=False, progress=False)
     fit = plan.fit(name)
-    how = {"fused": True} if name == "adamw-fused" else {"foreach": True}
+    how: dict[str, Any] = {"fused": True} if name == "adamw-fused" else {"foreach": True}
     kind = torch.optim.SGD if name == "sgd" else torch.optim.AdamW
     optimizer = kind(model.parameters(), 0.01, **how)
 
@@ -93,8 +96,7 @@ def on_less(plan: Plan, memory: int) -> Plan:
 
 def test_a_plan_that_lowers_nothing_says_so_first() -> None:
     """At a small batch the update is the fullest moment, whatever is recomputed."""
-    given = {"costs": "roofline", "device": "t4", "cache": False, "progress": False}
-    plan = remat_compile.plan(Net(), sample(8), activation_budget="60%", planner="dtr", **given)  # type: ignore[call-overload]
+    plan = remat_compile.plan(Net(), sample(8), activation_budget="60%", planner="dtr", **ROOFLINE)
     fit = on_less(plan, 200 << 10).fit()
     first, *rest = fit.verdict()
     assert first.startswith("the plan does not lower the device's peak: ")
@@ -108,8 +110,7 @@ def test_a_plan_that_lowers_nothing_says_so_first() -> None:
 def test_an_optimizer_of_the_program_is_its_own() -> None:
     model, args = Net(), sample(8)
     optimizer = torch.optim.AdamW(model.parameters())
-    given = {"costs": "roofline", "device": "t4", "progress": False}
-    plan = remat_compile.plan(model, args, optimizer=optimizer, planner="zero-offload", **given)  # type: ignore[call-overload]
+    plan = remat_compile.plan(model, args, optimizer=optimizer, planner="zero-offload", **ROOFLINE)
     fit = plan.fit("sgd")
     assert fit.optimizer is None
     assert fit.planned.bytes == plan.peak_bytes + (fit.library_bytes or 0)

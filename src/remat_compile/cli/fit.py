@@ -18,6 +18,7 @@ from .shared.terminal import FormatOption, echo, print_object, print_warnings, p
 if TYPE_CHECKING:
     from ..plans.fit.largest import SizeFound
     from ..report.fit import Fit
+    from .shared.sizes import Wanted
 
 
 def command(
@@ -73,7 +74,8 @@ def command(
         plan = plan_to_fit(program, request, optimizer, phases)
     print_warnings(plan.warnings)
     fit = plan.fit(optimizer)
-    following = next_command(fit, model, planner, found)
+    device = asked["device"] or fit.device
+    following = next_command(fit, model, device, planner, found, wanted)
     if format == "json":
         print_object("fit", **fit.as_object(), size=found, next_command=following)
     else:
@@ -88,20 +90,32 @@ def table_lines(fit: Fit) -> Iterator[str]:
         yield f"{fit.optimizer.name}: {fit.optimizer.meaning}"
 
 
-def next_command(fit: Fit, model: str, planner: str, found: SizeFound | None) -> str:
+def next_command(
+    fit: Fit,
+    model: str,
+    device: str,
+    planner: str,
+    found: SizeFound | None,
+    wanted: Wanted | None,
+) -> str:
     """The line to type next."""
     from ..costs import device_names, load_device
     from ..ir.analysis.optimizer_states import OPTIMIZERS
     from ..plans.fit.sizes import takes_sizes
 
-    name, device = shlex.quote(model), shlex.quote(fit.device)
-    sized = f" --dim {shlex.quote(found.name)}={found.size}" if found and takes_sizes(model) else ""
-    if fit.fits and (found or not fit.fits_now):
-        budget = f"--budget {fit.subject.trace.peak_bytes}B"
-        plan = f"remat-compile {name} --device {device}{sized} {budget} --planner {planner}"
+    name, device = shlex.quote(model), shlex.quote(device)
+    symbols = fit.subject.program.symbols
+    sized, budget = "", f" --budget {fit.subject.trace.peak_bytes}B"
+    if found is not None and takes_sizes(model):
+        sized = f" --dim {shlex.quote(found.name)}={found.size}"
+    elif wanted is not None:
+        sized, budget = f" {wanted}", ""
+    if fit.fits and (found or not fit.fits_now or not (takes_sizes(model) or symbols)):
+        plan = f"remat-compile {name} --device {device}{sized}{budget} --planner {planner}"
         return f"{plan} -o plan.fbir"
     if fit.fits:
-        return f"remat-compile fit {name} --device {device} --batch 1..64 --maximize throughput"
+        over = f"{symbols[0].low}..{symbols[0].high}" if symbols else "1..64"
+        return f"remat-compile fit {name} --device {device} --batch {over} --maximize throughput"
     assert fit.memory_bytes is not None
     if fit.optimizer is not None:
         smaller = [o for o in OPTIMIZERS.values() if fit.planned_with(o) <= fit.memory_bytes]

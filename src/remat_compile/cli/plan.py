@@ -104,8 +104,7 @@ def command(
         request, options, found = wanted.chosen(model, request, options, quiet)
     made = _make(model, request, options, threads, quiet, as_it_is, check, found)
     made = replace(made, _reads=(*made._reads, *reads))
-    echo(*found_lines(found), file=sys.stderr if output == "-" else sys.stdout)
-    _write(made, output, code, model, quiet)
+    _write(made, output, code, model, quiet, found)
 
 
 def _make(
@@ -155,7 +154,9 @@ def _set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
+def _write(
+    made: Plan, output: str | None, code: Code, model: str, quiet: bool, found: SizeFound | None
+) -> None:
     from .fit import table_lines
     from .shared.verdicts import assuming_lines
 
@@ -166,7 +167,12 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
         written = code.write(made, output, model, quiet)
     if not quiet:
         fit = made.fit()
-        lines = (*fit.verdict(), *made.summary().splitlines(), *table_lines(fit))
+        lines = (
+            *found_lines(found),
+            *fit.verdict(),
+            *made.summary().splitlines(),
+            *table_lines(fit),
+        )
         print_result((*lines, *assuming_lines(made.assuming)), output, written)
 
 

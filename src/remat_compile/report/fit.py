@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..ir.analysis.optimizer_states import OPTIMIZERS, USUAL, AssumedOptimizer, assumed_optimizer
+from ..ir.expr import evaluate
 from ..ir.graph import DTYPE_BYTES
 from ..ir.program import Program
 from ..ir.rewrites.packs import erased
 from ..ir.rewrites.updates import has_updates
-from ..ir.semantics.simulate import Sizes, Trace, simulate
+from ..ir.semantics.simulate import Trace, simulate
 from ..ir.units import format_bytes
 from .subject import Subject, store_all
 
@@ -244,12 +245,13 @@ class Fit:
 
 def assumed_bytes(program: Program, optimizer: AssumedOptimizer) -> tuple[int, int]:
     """Bytes of the states of all trained parameters, and of an update of all of them."""
-    graph, size = program.graph, Sizes.of(program).anode
+    graph, at = program.graph, program.sample
     states = update = 0
     for bound in program.binding.params:
         if bound.grad is not None:
-            width = DTYPE_BYTES[graph.anode[bound.name].dtype]
-            count = size[bound.name] // width
+            node = graph.anode[bound.name]
+            width = DTYPE_BYTES[node.dtype]
+            count = evaluate(node.size, at) // width
             states += optimizer.state_bytes(count, width)
             update += optimizer.update_bytes(count, width)
     return states, update

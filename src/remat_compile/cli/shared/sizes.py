@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,10 @@ class Wanted:
 
     over: SizeRange
     throughput: bool
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"--dim {quote(str(self.over))}{' --maximize throughput' if self.throughput else ''}"
 
     def search(
         self,
@@ -110,10 +115,10 @@ def found_lines(found: SizeFound | None) -> Iterator[str]:
     """What the search found, in a line."""
     if found is None:
         return
-    made = f"{found.planned} planned, {found.reused} by the plan of another"
+    made = f"{found.planned} sizes planned by {found.planner}"
     per_s = f"{found.per_s:.4g} a second, predicted"
     if found.bound_per_s is None:
-        yield f"{found.name} = {found.size} is the largest that fits ({made}); {per_s}"
+        yield f"{found.name} = {found.size} is the largest with a plan that fits ({made}); {per_s}"
     else:
         most = f"no size of the range has more than {found.bound_per_s:.4g}"
         yield f"{found.name} = {found.size} has the highest throughput: {per_s}; {most} ({made})"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.semantics.simulate import simulate
+from ...planners.registry import format_planner
 from ...report.subject import store_all
 from ..budget import Baseline, format_bytes
 from ..make import plan_costed
@@ -40,12 +41,14 @@ GAP = 0.01
 @dataclass(frozen=True, slots=True)
 class SizeFound:
     """`per_s` is the throughput there; no size has more than `bound_per_s` (None: not asked for).
-    `planned` counts the sizes that were planned, `reused` those that took the plan of another."""
+    `planned` counts the sizes that `planner` was asked for, `reused` those that took the plan of
+    another."""
 
     name: str
     size: int
     per_s: float
     bound_per_s: float | None
+    planner: str
     planned: int
     reused: int
 
@@ -156,7 +159,8 @@ class SizeSearch:
     def _found(self, size: int) -> SizeFound:
         per_s = size * 1e9 / max(1, self.times_ns[size])
         name = self.model.range.name
-        return SizeFound(name, size, per_s, None, self.planned, self.reused)
+        planner = format_planner(self.request.planner)
+        return SizeFound(name, size, per_s, None, planner, self.planned, self.reused)
 
     def _nothing_fits(self, size: int) -> FBError:
         program = self.model.at(size)
