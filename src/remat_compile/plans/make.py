@@ -11,6 +11,8 @@ from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
 from ..ir.wording import worded
+from ..planners.auto import Auto
+from ..planners.contract import makes_copies, uses_homes
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
@@ -91,6 +93,7 @@ def planned_source(
             *plan.warnings,
             *diagnostics,
             *(() if auto is None else (auto.told(plan),)),
+            *_unused_link(request),
         )
         unlike = tuple(dict.fromkeys(warnings))  # a folder that cannot be written is so for all
         plan = replace(plan, warnings=unlike, phase_s=phases.seconds)
@@ -134,7 +137,8 @@ def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan
     request, auto = with_auto_budget(request, program, steps=False)
     plan = plan_costed(program, request, phases)
     plan = fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
-    return plan if auto is None else replace(plan, warnings=(*plan.warnings, auto.told(plan)))
+    told = () if auto is None else (auto.told(plan),)
+    return replace(plan, warnings=(*plan.warnings, *told, *_unused_link(request)))
 
 
 @contextmanager
@@ -244,6 +248,17 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         phase_s=phases.seconds,
         _is_proven=True,
     )
+
+
+def _unused_link(request: PlanRequest) -> tuple[Diagnostic, ...]:
+    """FB0977 for a planner that copies nothing, and is given a link."""
+    planner = request.planner
+    uses = isinstance(planner, Auto) or makes_copies(planner) or uses_homes(planner)
+    if request.link is None or uses:
+        return ()
+    message = f"{planner.name} copies nothing to the host, and does not use the link"
+    hint = worded("take {planner}, or leave {link} away", planner="auto")
+    return (Diagnostic("FB0977", message, hint=hint),)
 
 
 def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
