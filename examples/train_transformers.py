@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-import remat_compile
+from remat_compile.hf import Callback
 
 BF16 = "--bf16" in sys.argv[1:]
 BATCH = 4
@@ -32,17 +31,9 @@ def examples() -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row.clone()} for row in tokens]
 
 
-def planned(model: Any) -> Any:
-    sample = {key: torch.stack([row[key] for row in examples()[:BATCH]]) for key in examples()[0]}
-    # Trainer passes it with every batch; the value of the sample does not matter.
-    sample["num_items_in_batch"] = torch.tensor(1.0)
-    with torch.autocast("cpu", torch.bfloat16) if BF16 else nullcontext():
-        return remat_compile.compile(
-            model, (), sample, activation_budget="80%", planner="dtr", on_change="eager"
-        )
-
-
-def train(model: Any, folder: str, checkpoint: str | None = None) -> list[dict[str, float]]:
+def train(
+    model: Any, folder: str, checkpoint: str | None, callbacks: list[Any]
+) -> list[dict[str, float]]:
     arguments = TrainingArguments(
         folder,
         max_steps=6,
@@ -59,7 +50,9 @@ def train(model: Any, folder: str, checkpoint: str | None = None) -> list[dict[s
         disable_tqdm=True,
     )
     data = examples()
-    trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=data[:6])
+    trainer = Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data[:6], callbacks=callbacks
+    )
     trainer.train(resume_from_checkpoint=checkpoint)
     seen = ("loss", "eval_loss", "grad_norm")
     return [{key: log[key] for key in seen if key in log} for log in trainer.state.log_history]
@@ -71,8 +64,11 @@ def main() -> int:
         for folder in (None, "checkpoint-3"):
             models = new_model(), new_model()
             logs = [
-                train(module, path, folder and f"{path}/{folder}")
-                for module, path in ((planned(models[0]), ours), (models[1], theirs))
+                train(module, path, folder and f"{path}/{folder}", callbacks)
+                for module, path, callbacks in (
+                    (models[0], ours, [Callback(activation_budget="80%", planner="dtr")]),
+                    (models[1], theirs, []),
+                )
             ]
             pairs = zip(*(model.parameters() for model in models), strict=True)
             same &= logs[0] == logs[1] and all(torch.equal(a, b) for a, b in pairs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import compile, load, pipeline, plan, sweep
+    from .api import compile, compile_in_place, load, pipeline, plan, sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
     from .plans.decisions import import_plan
@@ -28,6 +28,7 @@ __all__ = [
     "Sweep",
     "__version__",
     "compile",
+    "compile_in_place",
     "import_plan",
     "jax_step",
     "load",
@@ -43,6 +44,7 @@ _HOMES = {
     "Plan": ".plans.plan",
     "Sweep": ".plans.sweep.sweep",
     "compile": ".api",
+    "compile_in_place": ".api",
     "import_plan": ".plans.decisions",
     "jax_step": ".plans.jax.make",
     "load": ".api",

@@ -1,4 +1,4 @@
-"""The Python API: `plan`, `compile`, `pipeline`, `sweep` and `load`."""
+"""The Python API: `plan`, `compile`, `compile_in_place`, `pipeline`, `sweep` and `load`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 
 OnChange = Literal["error", "eager", "replan"]
 
-__all__ = ["compile", "load", "pipeline", "plan", "plan_program", "read_program", "sweep"]
+__all__ = [
+    "compile",
+    "compile_in_place",
+    "load",
+    "pipeline",
+    "plan",
+    "plan_program",
+    "read_program",
+    "sweep",
+]
 
 
 @named_keywords(PlanKeywords)
@@ -141,6 +150,24 @@ def compile(  # the name users expect, as in torch.compile
         chosen["cuda_graph"] = cuda_graph
         compiled.planned_step.on_change = RunPlannedAgain(partial(compile, **chosen))
     return around_replica(source.exported, compiled)
+
+
+@named_keywords(PlanKeywords)
+def compile_in_place(
+    model: nn.Module, *, on_change: OnChange = "replan", **options: Unpack[PlanKeywords]
+) -> None:
+    """As `nn.Module.compile`: `model(...)` itself trains within the budget from its next call on.
+
+    The first training call is the sample of `compile`, which gets the options. It suits models
+    that a library calls: a network in a `LightningModule`, what `accelerate` has prepared
+    (`remat_compile.hf.Callback` for `Trainer`). In evaluation and without gradients the model
+    runs in eager. FBError for wrong options now, for what cannot be planned at that call.
+    """
+    from .backends.torch.in_place import plan_at_first_call
+
+    check_choice("way with changes", on_change, OnChange)
+    _request(model, (), options, ALL_RESULTS)
+    plan_at_first_call(model, lambda *call: compile(*call, on_change=on_change, **options))
 
 
 def _compiled(
@@ -317,7 +344,7 @@ def load(
 def _request(model: object, args: object, options: PlanKeywords, wanted: Wanted) -> PlanRequest:
     """Everything that was asked, checked as a whole."""
     errors = Errors()
-    if _text_path(model) is None:
+    if _text_path(model) is None and not options.get("device"):
         options = {"costs": "measured", **options}
     request = read_request(errors, **options)
     errors.collect(lambda: _check_model(model, args, wanted))
