@@ -71,7 +71,7 @@ class Words(nn.Module):
 
 
 MODELS = {
-    "mlp": (Mlp, (32, 64), 5.0, 0.3),
+    "mlp": (Mlp, (32, 64), 5.0, 0.22),
     "attention": (Attention, (24, 32), 20.0, 0.25),
     "words": (Words, (12, 16), 1.0, 0.3),
 }

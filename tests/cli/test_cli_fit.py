@@ -62,7 +62,17 @@ def test_the_next_command_makes_the_plan_that_was_shown(cli: Cli, folder: Path) 
     states = next(r["plan_bytes"] for r in made["rows"] if r["kind"] == "optimizer states")
     room = ("--dim", f"batch={size + 1}", "--budget", f"{(1 << 20) - states}B", "--planner", "dtr")
     assert "error[FB0466]" in cli("net.py:make", *words[2:4], *room, "-q").err
-    ran = cli("run", "plan.fbir", "--model", "net.py:make", "--dim", f"batch={size}", "-q")
+    ran = cli(
+        "run",
+        "plan.fbir",
+        "--model",
+        "net.py:make",
+        "--dim",
+        f"batch={size}",
+        "-q",
+        "--threads",
+        "1",
+    )
     assert "bit-equal" in ran.out, ran.err
 
 

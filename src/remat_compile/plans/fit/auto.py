@@ -89,8 +89,7 @@ def _of_device(name: str, held: int) -> tuple[str, int, int]:
     device = torch.device(name)
     if not counts_bytes(device):
         message = f'budget "{AUTO}" asks a device what it has free, and the model is on the {name}'
-        hint = worded("write {budget}, or plan for a {device} by {costs}", budget="8GiB",
-                      device="h100-80gb", costs="roofline")  # fmt: skip
+        hint = worded("write {budget}, or name the {device}", budget="8GiB", device="h100-80gb")
         raise FBError(Diagnostic("FB0969", message, hint=hint), usage=True)
     free, total = free_memory(device)
     why = f"budget: {format_bytes(free)} free on {name} and {format_bytes(held)} of this model"

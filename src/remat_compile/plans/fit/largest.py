@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...ir.diagnostics import Diagnostic, FBError
 from ...ir.semantics.simulate import simulate
+from ...ir.wording import worded
 from ...planners.registry import format_planner
 from ...report.subject import store_all
 from ..budget import Baseline, format_bytes
@@ -131,7 +132,8 @@ class SizeSearch:
         FB0974 where times are known at one size only."""
         if not self.model.has_times:
             message = "times were measured at one size of the program, and throughput needs all"
-            hint = "name a device: --device h100-80gb, or a factory that takes the size"
+            example = "h100-80gb"
+            hint = worded("name a {device}, or a factory that takes the size", device=example)
             raise FBError(Diagnostic("FB0974", message, hint=hint), usage=True)
         low, high = self.model.range.low, self.model.range.high
         if self.time_ns(low) is None:
@@ -170,7 +172,7 @@ class SizeSearch:
             f"nothing fits: a step takes {least} or more at {self.model.range.name} = {size}, and "
             f"{left} are left for it"
         )
-        hint = "lower the range, name a larger --device, or an --optimizer with fewer states"
+        hint = worded("lower the range, name a larger {device}, or an optimizer of fewer states")
         return FBError(Diagnostic("FB0975", message, hint=hint))
 
 

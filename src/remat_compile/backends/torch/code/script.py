@@ -114,7 +114,7 @@ def main():
         print(what)
     print(f"outputs and gradients: {len(wrong)} wrong, {compared} compared with {path.name}")
     if not compared:
-        print(f"nothing to compare: remat-compile run PLAN.fbir --values {path.name} writes it")
+        print(f"nothing to compare: remat-compile run, asked for values, writes {path.name}")
     return 0 if compared and not wrong else 1
 
 
