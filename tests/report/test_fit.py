@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import remat_compile
 from remat_compile.device.memory import measure_peak
+from remat_compile.ir.diagnostics import FBError
 from remat_compile.plans.plan import Plan
 from remat_compile.report.fit import ACTIVATIONS, GRADIENTS, IN_UPDATE, PARAMETERS, STATES
 from remat_compile.report.page import page
@@ -111,7 +112,9 @@ def test_an_optimizer_of_the_program_is_its_own() -> None:
     model, args = Net(), sample(8)
     optimizer = torch.optim.AdamW(model.parameters())
     plan = remat_compile.plan(model, args, optimizer=optimizer, planner="zero-offload", **ROOFLINE)
-    fit = plan.fit("sgd")
+    fit = plan.fit()
     assert fit.optimizer is None
+    with pytest.raises(FBError, match="FB0968"):
+        plan.fit("sgd")
     assert fit.planned.bytes == plan.peak_bytes + (fit.library_bytes or 0)
     assert fit.planned.by_kind[STATES] < fit.now.by_kind[STATES]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..ir.analysis.optimizer_states import OPTIMIZERS, USUAL, AssumedOptimizer, assumed_optimizer
+from ..ir.diagnostics import fail
 from ..ir.expr import evaluate
 from ..ir.graph import DTYPE_BYTES
 from ..ir.program import Program
@@ -76,11 +77,10 @@ class Fit:
 
     @staticmethod
     def of(subject: Subject, optimizer: str | None = None) -> Fit:
-        """FB0968 for an optimizer that is not known. One that is in the program counts first."""
-        chosen = assumed_optimizer(optimizer or USUAL)
-        own = has_updates(subject.program)
+        """FB0968 as `chosen_optimizer`."""
+        chosen = chosen_optimizer(subject.program, optimizer)
         memory = subject.program.target.memory_bytes
-        return Fit(subject, None if own else chosen, memory, subject.library_bytes)
+        return Fit(subject, chosen, memory, subject.library_bytes)
 
     @property
     def device(self) -> str:
@@ -241,6 +241,18 @@ class Fit:
             "fits": self.fits,
             "verdict": self.verdict(),
         }
+
+
+def chosen_optimizer(program: Program, name: str | None) -> AssumedOptimizer | None:
+    """The optimizer that is assumed; None where one steps in the program. FB0968 for a name that is
+    not known, or that is given beside that one."""
+    chosen = assumed_optimizer(name or USUAL)
+    if not has_updates(program):
+        return chosen
+    if name is not None:
+        message = f'an optimizer steps in this program, and "{name}" is named beside it'
+        fail("FB0968", message, hint="leave one of them away", usage=True)
+    return None
 
 
 def assumed_bytes(program: Program, optimizer: AssumedOptimizer) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from ...ir.semantics.simulate import simulate
 from ...ir.wording import worded
 from ...planners.registry import format_planner
 from ...report.subject import store_all
-from ..budget import Baseline, format_bytes
+from ..budget import format_bytes
 from ..make import plan_costed
 from ..packed import NO_PLAN
 from .room import in_bytes
@@ -78,7 +78,7 @@ class SizeSearch:
 
     def _plan(self, size: int) -> tuple[int, Schedule] | None:
         program = self.model.at(size)
-        room, base = self.room(program), Baseline.of(program)
+        room, base = self.room(program), self.model.baseline(size)
         if base.floor_bytes > room:
             return None
         if base.peak_bytes <= room:
@@ -155,8 +155,8 @@ class SizeSearch:
 
     def _bound(self, a: int, b: int) -> float:
         """Return the bound of the sizes between `a`, which fits, and `b`."""
-        extra = self.times_ns[a] - Baseline.of(self.model.at(a)).time_ns
-        return b / max(1, Baseline.of(self.model.at(b)).time_ns + extra)
+        extra = self.times_ns[a] - self.model.baseline(a).time_ns
+        return b / max(1, self.model.baseline(b).time_ns + extra)
 
     def _found(self, size: int) -> SizeFound:
         per_s = size * 1e9 / max(1, self.times_ns[size])
@@ -165,9 +165,8 @@ class SizeSearch:
         return SizeFound(name, size, per_s, None, planner, self.planned, self.reused)
 
     def _nothing_fits(self, size: int) -> FBError:
-        program = self.model.at(size)
-        least = format_bytes(Baseline.of(program).floor_bytes)
-        left = format_bytes(max(0, self.room(program)))
+        least = format_bytes(self.model.baseline(size).floor_bytes)
+        left = format_bytes(max(0, self.room(self.model.at(size))))
         message = (
             f"nothing fits: a step takes {least} or more at {self.model.range.name} = {size}, and "
             f"{left} are left for it"

@@ -7,13 +7,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ...costs.device import library_bytes
-from ...ir.analysis.optimizer_states import USUAL, assumed_optimizer
 from ...ir.diagnostics import Diagnostic, FBError
-from ...ir.rewrites.updates import has_updates
 from ...ir.semantics.simulate import simulate
 from ...ir.semantics.sizes import Sizes
 from ...ir.wording import worded
-from ...report.fit import assumed_bytes, at_the_end
+from ...report.fit import assumed_bytes, at_the_end, chosen_optimizer
 from ...report.subject import store_all
 from ..budget import BudgetText, format_bytes
 
@@ -56,9 +54,9 @@ def room_for_step(program: Program, optimizer: str | None = None) -> int:
     optimizer that is assumed where none steps in the program. At most 0 where the update of that
     one does not fit. FB0968, FB0971 and FB0972."""
     memory = refuse_without_device(program) - (library_bytes(program.target.name) or 0)
-    if has_updates(program):
+    if (chosen := chosen_optimizer(program, optimizer)) is None:
         return memory
-    states, update = assumed_bytes(program, assumed_optimizer(optimizer or USUAL))
+    states, update = assumed_bytes(program, chosen)
     end = sum(at_the_end(program, simulate(program, store_all(program))).values())
     return memory - states if end + states + update <= memory else 0
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...ir.diagnostics import Diagnostic, FBError
+from ..budget import Baseline
 from ..make import costed_program
 from ..source import is_program
 from .to_fit import program_of
@@ -55,11 +56,17 @@ class SizedModel:
     make: Callable[[int], Program]
     has_times: bool = True
     made: dict[int, Program] = field(default_factory=dict)
+    bases: dict[int, Baseline] = field(default_factory=dict)
 
     def at(self, size: int) -> Program:
         if size not in self.made:
             self.made[size] = self.make(size)
         return self.made[size]
+
+    def baseline(self, size: int) -> Baseline:
+        if size not in self.bases:
+            self.bases[size] = Baseline.of(self.at(size))
+        return self.bases[size]
 
 
 def takes_sizes(model: str) -> bool:
@@ -100,7 +107,10 @@ def named_dimension(model: str, over: SizeRange) -> SizeRange:
 
     from ...capture.onnx.dims import dims_of
 
-    inputs = dims_of(onnx.load(model, load_external_data=False).graph)
+    try:
+        inputs = dims_of(onnx.load(model, load_external_data=False).graph)
+    except Exception:  # who builds the model says what is wrong with the file
+        return over
     names = {name for dims in inputs.values() for name in dims}
     first = next((dims[0] for dims in inputs.values() if dims and isinstance(dims[0], str)), BATCH)
     return over if BATCH in names else replace(over, name=str(first))
