@@ -304,12 +304,11 @@ def build_step(
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
     same_on_all(group, program, m)
     step = StepLayers(program, updates)
-    text = None if rank or replica else _planned(step, request, phases)
+    text = "" if rank or replica else _planned(step, request, phases)
     if replicas is not None:
         same_on_all(replicas, program, m)
         text = from_first(replicas, text)
     text = from_first(group, text)
-    assert text is not None
     _raise_refusal(text)
     pipeline = parse_pipeline(text, "rank 0's rows")
     check_rows(pipeline, step, size)
