@@ -160,8 +160,7 @@ class PlannedStep:
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
         """The step for a copy of the model: what is generated is shared, its state is not."""
         same = ("program", "schedule", "flight", "copies", "graphs", "_spec", "_arguments")
-        same = (*same, "_exported")
-        for name in (*same, "_returns", "_reads"):
+        for name in (*same, "_returns", "_reads", "_exported"):
             shared = getattr(self, name)
             memo[id(shared)] = shared
         made = copy(self)
