@@ -30,6 +30,7 @@ ASKED = (
     "planner",
     "workers",
     "time_limit_s",
+    "horizon",
     "fuse",
     "codecs",
     "costs",

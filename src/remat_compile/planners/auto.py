@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import ClassVar, assert_never
@@ -33,6 +34,8 @@ from .results import check_budget, kind_of
 from .workers.addresses import given_workers, where_it_runs, wrong_address
 from .workers.pool import engine_at
 
+LEAST_S = 1.5
+"""A search may take so long, however little is to be gained: a planner's process has to start."""
 MOST_IDLE_POLISHES = 4
 """The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0
@@ -49,8 +52,8 @@ class Auto:
     """Runs `planners` (none given: those that suit the graph, plug-ins included) and takes
     the fastest plan that is proven. Quick ones answer first; slow ones follow in two processes,
     and by `workers` of a cluster (dask://HOST:PORT) where they can; then the best plan is
-    polished, until the time limit, or until it is within 0.1 % of the proven bound. Ctrl-C takes
-    the best so far. The schedule carries the text of the planner that won. On a target with a
+    polished, until the time limit, or until it is within 0.5 % of the proven bound, or until the
+    search took as long as `horizon` steps could still gain by it. Ctrl-C takes the best so far. The schedule carries the text of the planner that won. On a target with a
     link those run too that copy to the host, unless `offload` is off."""
 
     name: ClassVar[str] = "auto"
@@ -58,9 +61,15 @@ class Auto:
     source: ClassVar[str] = "ours: a portfolio"
     planners: tuple[Planner, ...] = ()
     offload: bool = True
+    horizon: int = 1000
     workers: str | None = where_it_runs()
 
-    check_options = staticmethod(wrong_address)
+    @staticmethod
+    def check_options(horizon: int, workers: str | None, **_: object) -> Iterator[tuple[str, str]]:
+        """What is wrong with the options."""
+        if horizon < 1:
+            yield "horizon", "must be at least 1"
+        yield from wrong_address(workers)
 
     @property
     def copies(self) -> bool:
@@ -96,6 +105,7 @@ class Auto:
             bounds or TimeBounds(program),
             monotonic() + time_limit_s,
             report,
+            self.horizon,
             may_polish=not self.planners,
         )
         run.enter(self.planners, self.workers)
@@ -125,12 +135,15 @@ class _Portfolio:
         bounds: TimeBounds,
         deadline: float,
         report: Progress,
+        horizon: int,
         *,
         may_polish: bool,
     ):
         self.race = race
         self.bounds = bounds
-        self.deadline = deadline
+        self.began = monotonic()
+        self.limit = deadline
+        self.horizon = horizon
         self.report = report
         self.may_polish = may_polish
         self.quick: deque[Planner] = deque()
@@ -139,6 +152,14 @@ class _Portfolio:
         self.idle_polishes = 0
         self.tried: set[int] = set()
         self.asked_bounds: set[bool] = set()
+
+    @property
+    def deadline(self) -> float:
+        """The end of the search: the time limit, or sooner where what is left to gain is less."""
+        gain_ns = self.race.to_gain_ns
+        if gain_ns is None:
+            return self.limit
+        return min(self.limit, self.began + max(LEAST_S, self.horizon * gain_ns / 1e9))
 
     @property
     def left_s(self) -> float:
@@ -231,6 +252,8 @@ class _Portfolio:
                     pass
                 if crew.is_idle:
                     return
+                left, names = f"at most {self.left_s:.0f} s more", " and ".join(crew.names)
+                self.report(f"auto: waiting for {names}, {left}; {self.race.standing()}")
                 for ended in crew.wait(self.deadline):
                     self._take(ended)
                 self._raise_bounds()
@@ -250,7 +273,6 @@ class _Portfolio:
 
     def _start(self, crew: Crew, planner: Planner, name: str, limit_s: float) -> None:
         crew.start(planner, name, limit_s, limit_s + GRACE_S, in_process=True)
-        self.report(f"auto: {name}, for {limit_s:.0f} s")
 
     def _polish(self, crew: Crew, whole_s: float) -> bool:
         """Starts a polish for a part of the time left, so that the next one begins from the

@@ -16,6 +16,7 @@ from .cache import PlanCache
 from .files.store import user_store
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
+from .messages.progress import Say
 from .packed import better_plan, packed, refuse_codecs
 from .plan import Plan
 from .request import PlanRequest
@@ -170,7 +171,7 @@ def _with_costs(
         if known is not None:
             return known, diagnostics
     with phases.phase("costs", "measuring each computation"):
-        program = _measured(lowered)
+        program = _measured(lowered, phases.said)
     return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
 
 
@@ -216,7 +217,7 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         request.planner,
         budget,
         baseline,
-        time_limit_s=request.time_limit_s,
+        time_limit_s=phases.left_s(request.time_limit_s, len(program.graph.cnodes)),
         phases=phases,
     )
     bound_ns = planned.lower_bound_ns
@@ -237,10 +238,10 @@ def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
     return Budget(memory) if memory is not None and baseline.peak_bytes > memory else None
 
 
-def _measured(lowered: Lowered) -> Program:
+def _measured(lowered: Lowered, said: Say | None) -> Program:
     from ..costs import measured
 
-    program: Program = measured(lowered.program, lowered.values())
+    program: Program = measured(lowered.program, lowered.values(), progress=said)
     return program
 
 

@@ -115,12 +115,21 @@ OPTIONS = {
     ),
     "time_limit_s": Option(
         60.0,
-        "seconds for the planner, or for the proof where nothing is planned",
-        "For the planner.",
+        "seconds for all of it: the planner has what capture, costs and proof leave, and a tenth "
+        "at least; a proof that is begun goes on for up to a minute",
+        "For all of it. The planner has what is left, and a tenth at least.",
         "SECONDS",
         float,
         (*PLANNING, "verify"),
         "time_limit",
+    ),
+    "horizon": Option(
+        1000,
+        "steps that the plan is for: `auto` searches no longer than could be saved over so many",
+        "Steps that the plan is for: auto searches no longer than they could gain.",
+        "STEPS",
+        int,
+        ("plan",),
     ),
     "cache": Option(
         True,
@@ -207,6 +216,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     host_budget: str | int | None
     planner: str | Planner
     workers: str | None
+    horizon: int
     link: str | None
     offload: bool
     cache: bool

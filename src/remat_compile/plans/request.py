@@ -59,6 +59,9 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
     if (size := asked["host_budget"]) is not None:
         host = errors.collect(lambda: int(parse_budget(size, "host").amount))
     check_time_limit(errors, asked["time_limit_s"])
+    horizon = asked["horizon"]
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        errors.add("FB0488", f"horizon is {horizon!r}", "write a number of steps, as in 1000")
     if not isinstance(asked["cache"], bool):
         errors.add("FB0707", f"cache is {asked['cache']!r}", "write True or False")
     if asked["grads"] not in (None, *get_args(Grads)):
@@ -175,10 +178,14 @@ def check_time_limit(errors: Errors, time_limit_s: float) -> None:
 
 
 def _chosen_planner(asked: PlanKeywords) -> Planner:
-    """The planner, without copies and with workers where that was asked for."""
+    """The planner, without copies and with a horizon and workers where that was asked for."""
+    from ..planners.auto import Auto
+
     planner = _read_planner(asked["planner"])
     if not asked["offload"]:
         planner = _without_copies(planner)
+    if isinstance(planner, Auto) and asked["horizon"] != DEFAULTS["horizon"]:
+        planner = replace(planner, horizon=asked["horizon"])
     workers = asked["workers"]
     return planner if workers is None else with_workers(planner, workers)
 
