@@ -31,6 +31,8 @@ ASKED = (
     "workers",
     "time_limit_s",
     "horizon",
+    "keep",
+    "never_recompute",
     "fuse",
     "codecs",
     "costs",

@@ -273,6 +273,7 @@ class _Portfolio:
 
     def _start(self, crew: Crew, planner: Planner, name: str, limit_s: float) -> None:
         crew.start(planner, name, limit_s, limit_s + GRACE_S, in_process=True)
+        self.report(f"auto: {name}, for {limit_s:.0f} s")
 
     def _polish(self, crew: Crew, whole_s: float) -> bool:
         """Starts a polish for a part of the time left, so that the next one begins from the

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..capture.decisions.names import matching_cnodes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
@@ -201,6 +202,9 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
         program = replace(program, target=replace(program.target, host_bytes=request.host_bytes))
     if request.link is not None:
         program = replace(program, target=request.link.on(program.target))
+    if request.run_once:
+        once = matching_cnodes(program.graph, request.run_once)
+        program = replace(program, header=replace(program.header, run_once=once))
     return program
 
 

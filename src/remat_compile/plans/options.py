@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
@@ -131,6 +131,22 @@ OPTIONS = {
         int,
         ("plan",),
     ),
+    "keep": Option(
+        None,
+        "modules, by patterns of their paths as in `blocks.0` or `blocks.*.attn`, whose operators "
+        "run once and whose activations stay on the device: nothing is copied to the host then",
+        "Modules whose activations stay on the device, as in blocks.0 or blocks.*.attn.",
+        "PATTERN",
+        list[str],
+    ),
+    "never_recompute": Option(
+        None,
+        "modules, by such patterns, whose forward operators run once, such as the routing of "
+        "experts",
+        "Modules whose operators run once, such as blocks.*.router.",
+        "PATTERN",
+        list[str],
+    ),
     "cache": Option(
         True,
         "whether a plan that was made before for the same graph is taken, and this one kept; "
@@ -217,6 +233,8 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     planner: str | Planner
     workers: str | None
     horizon: int
+    keep: str | Sequence[str] | None
+    never_recompute: str | Sequence[str] | None
     link: str | None
     offload: bool
     cache: bool
