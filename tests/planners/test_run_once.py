@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.planners.matrix import COPYING, HOMES, budget_of, program_for, program_of
+from helpers.planners.matrix import HOMES, budget_of, program_for, program_of
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program
 from remat_compile.ir.semantics.simulate import simulate

@@ -53,8 +53,9 @@ class Auto:
     the fastest plan that is proven. Quick ones answer first; slow ones follow in two processes,
     and by `workers` of a cluster (dask://HOST:PORT) where they can; then the best plan is
     polished, until the time limit, or until it is within 0.5 % of the proven bound, or until the
-    search took as long as `horizon` steps could still gain by it. Ctrl-C takes the best so far. The schedule carries the text of the planner that won. On a target with a
-    link those run too that copy to the host, unless `offload` is off."""
+    search took as long as `horizon` steps could still gain by it. Ctrl-C takes the best so far. The
+    schedule carries the text of the planner that won. On a target with a link those run too that
+    copy to the host, unless `offload` is off."""
 
     name: ClassVar[str] = "auto"
     applicability: ClassVar[str] = "any graph"

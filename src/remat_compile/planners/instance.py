@@ -208,8 +208,8 @@ class Instance:
 def _makable(program: Program) -> list[bool]:
     """Which cNodes may run again at any time, given that what they read is made again.
 
-    Left out: what is to run once; the loss; accumulates and other readers of a sum that an accumulate ends;
-    and readers of a buffer whose update is written back at the loss.
+    Left out: what is to run once; the loss; accumulates and other readers of a sum that an
+    accumulate ends; and readers of a buffer whose update is written back at the loss.
     """
     graph: Graph = program.graph
     updated = {b.name for b in program.binding.buffers if b.update is not None}

@@ -73,6 +73,7 @@ def planned_source(
         hint = worded("use {codecs}", codecs="none")
         raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
+        _with_wishes(lowered.program, request)  # what matches nothing is told before costs
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
@@ -202,10 +203,15 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
         program = replace(program, target=replace(program.target, host_bytes=request.host_bytes))
     if request.link is not None:
         program = replace(program, target=request.link.on(program.target))
-    if request.run_once:
-        once = matching_cnodes(program.graph, request.run_once)
-        program = replace(program, header=replace(program.header, run_once=once))
-    return program
+    return _with_wishes(program, request)
+
+
+def _with_wishes(program: Program, request: PlanRequest) -> Program:
+    """The program with what is to run once; that of a text stays where nothing was asked for."""
+    if not request.run_once:
+        return program
+    once = matching_cnodes(program.graph, request.run_once)
+    return replace(program, header=replace(program.header, run_once=once))
 
 
 def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:

@@ -55,7 +55,7 @@ PROOF_S, PROOF_S_A_CNODE = 60.0, 0.02
 about 0.7 ms for each cNode, a busy one ten times as long."""
 
 TAIL_S_A_CNODE = 0.003
-"""Seconds of proof, generated code and the check beside eager, for each cNode on a quiet machine."""
+"""Seconds of proof, code and the check beside eager, for each cNode on a quiet machine."""
 
 GRACE_S = 5.0
 """Seconds past its time limit (and a quarter of it) after which a planner counts as hung."""

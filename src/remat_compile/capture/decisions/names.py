@@ -70,12 +70,13 @@ def matching_cnodes(graph: Graph, patterns: Sequence[str]) -> tuple[str, ...]:
     each pattern that matches none."""
     forward = list(graph.in_phase("fwd"))
     matched = {p: [c.name for c in forward if module_of(c, p) is not None] for p in patterns}
-    known = sorted({*_modules(map(_path, forward))})
+    known = sorted({*_modules(map(_path, forward))} - {""})
+    named = ", ".join(known[:MOST_NAMES]) + ", …" * (len(known) > MOST_NAMES)
     problems = [
         Diagnostic(
             "FB0489",
             f"no operator of the forward is in a module {pattern}.{nearest(pattern, known)}",
-            hint=f"the modules are {', '.join(known[:MOST_NAMES])}{', …' * (len(known) > MOST_NAMES)}",
+            hint=f"the modules are {named}",
         )
         for pattern, names in matched.items()
         if not names

@@ -13,8 +13,8 @@ _MOST = 2**63 - 1
 
 
 def check_layouts(program: Program, findings: Findings) -> None:
-    """FB0201 for an aNode or a cNode that is not there, FB0202 for one that is named twice, FB0221 for a
-    layout that no tensor of the caller's of that shape has."""
+    """FB0201 for an aNode or a cNode that is not there, FB0202 for an aNode that is named twice,
+    FB0221 for a layout that no tensor of the caller's of that shape has."""
     anodes, cnodes = program.graph.anode, program.graph.cnode
     for name in program.header.run_once:
         if name not in cnodes:

@@ -70,8 +70,9 @@ class InductorPrice:
 
     `values` has a tensor, maybe without values, for every name that a region may be given, in the
     order in which a step makes them; `origin` says of which of the first ones a name that was added
-    is another instance. What is to `run_once` stays outside of regions, which may make it again. `times` are those of kernels that were measured, here or before, by digests
-    of what they compute and of which tensors: equal blocks share one.
+    is another instance. What is to `run_once` stays outside of regions, which may make it again.
+    `times` are those of kernels that were measured, here or before, by digests of what they compute
+    and of which tensors: equal blocks share one.
     """
 
     kernels: Kernels
