@@ -36,6 +36,8 @@ from .workers.pool import engine_at
 
 LEAST_S = 1.5
 """A search may take so long, however little is to be gained: a planner's process has to start."""
+BOUND_S = 7.0
+"""A bound may take its share of so long, however little is to be gained: it may end the search."""
 MOST_IDLE_POLISHES = 4
 """The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0
@@ -238,8 +240,9 @@ class _Portfolio:
             if any_order and best.ordered:
                 continue
             self.asked_bounds.add(any_order)
+            left_s = max(self.left_s, min(BOUND_S, self.limit - monotonic()))
             bound_ns = self.bounds.lower_ns(
-                budget, self.left_s, any_order=any_order, copies=race.copies
+                budget, left_s, any_order=any_order, copies=race.copies
             )
             race.raise_bound("the relaxed program", bound_ns, any_order=any_order)
 

@@ -210,8 +210,9 @@ class Attempt:
         return Planned(program, schedule, *figures, bound, self.budget, self.disagreements)
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
-        """A lower bound that is found in a tenth of the time that planning has left, if any."""
-        if self.budget is None or uses_homes(self.planner) or has_updates(self.program):
+        """A lower bound that is found in a tenth of the time that planning has left, if any. `auto`
+        has asked for one as long as that could end its search."""
+        if self.budget is None or isinstance(self.planner, Auto) or uses_homes(self.planner) or has_updates(self.program):
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):
