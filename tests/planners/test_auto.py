@@ -382,5 +382,5 @@ def test_ctrl_c_before_there_is_a_plan_is_an_interruption(odd: Any) -> None:
 def test_who_promises_most_on_a_graph_of_that_size(cnodes: int, first: str) -> None:
     made = [member.planner.name for member in _portfolio.members(cnodes, lambda line: None)]
     assert made[0] == first
-    assert "dtr" in made
+    assert Dtr() in _portfolio.quick_members(cnodes) or "dtr" in made
     assert cnodes <= 20_000 or made == ["hiremate", "dtr"]

@@ -241,9 +241,7 @@ class _Portfolio:
                 continue
             self.asked_bounds.add(any_order)
             left_s = max(self.left_s, min(BOUND_S, self.limit - monotonic()))
-            bound_ns = self.bounds.lower_ns(
-                budget, left_s, any_order=any_order, copies=race.copies
-            )
+            bound_ns = self.bounds.lower_ns(budget, left_s, any_order=any_order, copies=race.copies)
             race.raise_bound("the relaxed program", bound_ns, any_order=any_order)
 
     def run_slow(self) -> None:

@@ -212,7 +212,12 @@ class Attempt:
     def _bound_ns(self, schedule: Schedule) -> int | None:
         """A lower bound that is found in a tenth of the time that planning has left, if any. `auto`
         has asked for one as long as that could end its search."""
-        if self.budget is None or isinstance(self.planner, Auto) or uses_homes(self.planner) or has_updates(self.program):
+        if (
+            self.budget is None
+            or isinstance(self.planner, Auto)
+            or uses_homes(self.planner)
+            or has_updates(self.program)
+        ):
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):
