@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..capture.decisions.names import matching_cnodes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
+from ..ir.rewrites.updates import for_planners, with_updates
+from ..ir.semantics.simulate import simulate
 from ..ir.wording import worded
+from ..planners.contract import uses_homes
+from ..planners.results import peak_of
+from ..report.subject import store_all
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
@@ -19,6 +24,7 @@ from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .messages.progress import Say
 from .packed import better_plan, packed, refuse_codecs
+from .pipeline.agree import on_all_ranks
 from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -26,6 +32,8 @@ from .source import Source
 from .sweep.least import run_for_least
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..capture.lowered import Lowered
     from ..capture.torch.optimizer import OptimizerUpdates
     from ..costs import Device
@@ -68,22 +76,26 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    if source.optimizer is not None and request.codecs != "none":
-        message = "values are not packed in a step with an optimizer"
-        hint = worded("use {codecs}", codecs="none")
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
         _with_wishes(lowered.program, request)  # what matches nothing is told before costs
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
         given = request, phases, cache, source.optimizer
-        plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
+        diagnostics: tuple[Diagnostic, ...] = ()
+
+        def make() -> Plan:
+            nonlocal diagnostics
+            plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
+            return plan
+
+        plan = on_all_ranks(lowered.exported, make)
         lowered = packed_too if has_packs(plan.graph) else lowered
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            plan = fused_plan(plan, lowered, request, phases, cache)
+            kept = cache if source.optimizer is None else None
+            plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
@@ -115,17 +127,36 @@ def _cached_or_made(
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
     if optimizer is not None:
-        program = optimizer.on(program, measured=request.device is None)
+        program = _with_updates(program, optimizer, request)
         if request.device is not None:
             program = _roofline(program, request.device, phases)
     plain = program
     if has_packs(program.graph):
         plain, _ = _with_costs(whole, request.device, phases)
+        if optimizer is not None:
+            plain = optimizer.on(plain, measured=request.device is None, as_in=program)
+            if request.device is not None:
+                plain = _roofline(plain, request.device, phases)
         program = with_costs_of(program, plain.graph)
     plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
         diagnostics = (*diagnostics, *cache.keep_plan(plan, request))
     return plan, diagnostics
+
+
+def _with_updates(program: Program, optimizer: OptimizerUpdates, request: PlanRequest) -> Program:
+    """The program with its updates: in as few calls of the optimizer as its time asks for, where
+    the step fits into the budget with them and nothing has to be at home on the host."""
+    measured = request.device is None
+    if not uses_homes(request.planner):
+        few = optimizer.on(program, measured=measured, few=True)
+        if request.budget is None:
+            return few
+        budget = resolve_budget(request.budget, Baseline.of(few))
+        in_backward = with_updates(few, store_all(for_planners(few)))
+        if peak_of(simulate(few, in_backward), budget.kind) <= budget.bytes:
+            return few
+    return optimizer.on(program, measured=measured)
 
 
 def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan:
@@ -251,8 +282,20 @@ def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
 def _measured(lowered: Lowered, said: Say | None) -> Program:
     from ..costs import measured
 
-    program: Program = measured(lowered.program, lowered.values(), progress=said)
+    values, is_away = lowered.values(), lowered.exported.is_away
+    if is_away:  # only the form of parameters counts
+        for p in lowered.program.binding.params:
+            values[p.name] = _without_values(values[p.name])
+    hold = False if is_away else None
+    program: Program = measured(lowered.program, values, hold_tensors=hold, progress=said)
     return program
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    import torch
+
+    form: Any = {"dtype": tensor.dtype, "device": "meta"}
+    return torch.empty_strided(tensor.shape, tensor.stride(), **form)
 
 
 def _roofline(program: Program, device: Device, phases: Phases) -> Program:

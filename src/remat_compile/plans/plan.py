@@ -173,28 +173,37 @@ class Plan:
         *,
         loss: Loss = None,
         outputs: Outputs = None,
+        optimizer: Optimizer | None = None,
+        max_grad_norm: float | None = None,
     ) -> GraphCheck:
         """Holds the graph against `model`, captured again: by its text, or executed.
 
         `model` is a module with its sample, a path or `file.py:factory`; it may be left out as
-        in `bind`; `loss` and `outputs` are those of `plan`. FB0720 where the graph is another,
-        FB0721 where that cannot be told.
+        in `bind`; `loss` and `outputs` are those of `plan`. With the `optimizer` of a training step
+        its updates are compared too. FB0720 where the graph is another, FB0721 where that cannot be
+        told.
         """
         from .compare.graph import check_graph
 
+        updates = None
         name = self.program.header.source or "of this process"
         if isinstance(model, str | Path):
             from .files.recorded import with_sizes
             from .source import load_source
 
             name = str(model)
-            exported = load_source(name, with_sizes(self.program)).exported
+            source = load_source(name, with_sizes(self.program))
+            exported, updates = source.exported, source.optimizer
         else:
             if model is not None:
                 name = type(model).__name__
             hint = "pass the model: plan.check_model(model, args)"
             exported = self._capture(model, tuple(args), kwargs, Wanted(loss, outputs), hint)
-        return check_graph(self.program, exported, name)
+        if optimizer is not None:
+            from ..capture.torch.optimizer import updates_of
+
+            updates = updates_of(optimizer, exported, max_grad_norm)
+        return check_graph(self.program, exported, name, updates)
 
     @named_keywords()
     def largest(
