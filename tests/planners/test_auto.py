@@ -37,8 +37,11 @@ from remat_compile.planners.auto import Auto
 from remat_compile.planners.baselines.store_all import StoreAll
 from remat_compile.planners.eviction.dtr import Dtr
 from remat_compile.planners.portfolio import members as _portfolio
-from remat_compile.planners.portfolio.race import PlanRace
+from remat_compile.planners.portfolio.race import PlanRace, RacePlan
 from remat_compile.verifier import ProvenPlan, verify
+
+FAR = 10**18
+"""Steps for which every search is worth its time."""
 
 PLUGIN = '''
 import os, time
@@ -106,7 +109,8 @@ def test_the_best_of_all_is_taken_and_its_bound_is_told(make: Any) -> None:
     program = make()
     budget = at(program, 0.5)
     said: list[str] = []
-    best = Auto().plan(program, budget, time_limit_s=HANGS_S, progress=said.append)
+    auto = Auto(horizon=FAR)
+    best = auto.plan(program, budget, time_limit_s=HANGS_S, progress=said.append)
     assert isinstance(best, Optimal | Feasible)
     for name in ("store-all", "chen", "periodic", "dtr"):
         other = parse_planner(name).plan(program, budget)
@@ -143,6 +147,28 @@ def test_below_the_proven_floor_it_refuses_at_once() -> None:
     assert any("no plan can exist" in line for line in said)
 
 
+@pytest.mark.parametrize(("horizon", "is_worth_it"), [(1, False), (FAR, True)])
+def test_a_search_begins_where_so_many_steps_can_gain_by_it(
+    horizon: int, is_worth_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat_compile.planners.auto.LEAST_S", 0.0)
+    program, said = chain(9), list[str]()
+    auto = Auto(horizon=horizon)
+    result = auto.plan(program, at(program, 0.2), time_limit_s=HANGS_S, progress=said.append)
+    assert isinstance(result, Optimal | Feasible)
+    assert any(map(begun, said)) == is_worth_it
+
+
+@pytest.mark.parametrize(("bound_ns", "is_settled"), [(996, True), (994, False)])
+def test_a_race_ends_within_half_a_percent_of_its_bound(bound_ns: int, is_settled: bool) -> None:
+    program = chain(3)
+    race = PlanRace(program, None, 0, lambda _: None)
+    race.entries.append(RacePlan(1000, 0, schedule_of(StoreAll().plan(program, None))))
+    race.raise_bound("test", bound_ns)
+    assert race.settled == is_settled
+    assert race.to_gain_ns == 1000 - bound_ns
+
+
 def begun(line: str) -> bool:
     """Whether `auto` says that a member begins in a process."""
     return re.match(r"auto: .*, for \d+ s$", line) is not None
@@ -174,7 +200,7 @@ def test_no_quick_member_begins_past_the_time_limit(monkeypatch: pytest.MonkeyPa
 
     program, skip = chain(9), skips(monkeypatch)
     monkeypatch.setattr("remat_compile.planners.auto.QUICK_GRACE_S", 2000 * HANGS_S)
-    auto = Auto(tuple(map(Slow, range(6))))
+    auto = Auto(tuple(map(Slow, range(6))), horizon=FAR)
     result = auto.plan(program, at(program, 0.2), time_limit_s=1000 * HANGS_S)
     assert schedule_of(result).planner == "slow{number=0}"
     assert ran == [0, 1, 2]
@@ -199,7 +225,7 @@ def test_no_member_begins_past_the_time_limit_and_who_works_is_left(
         def plan(self, program: Program, budget: Budget | None, **_: object) -> PlanResult:
             return Dtr(rounds=0).plan(program, budget)
 
-    auto = Auto((Quick(), odd("hang"), Dtr(rounds=0), StoreAll()))
+    auto = Auto((Quick(), odd("hang"), Dtr(rounds=0), StoreAll()), horizon=FAR)
     result = auto.plan(program, at(program, 0.2), time_limit_s=10 * HANGS_S, progress=past)
     assert schedule_of(result).planner == "quick"
     assert [line.split(",")[0] for line in said if begun(line)] == ["auto: odd{how=hang}"]
@@ -209,7 +235,7 @@ def test_members_that_fail_are_named_and_stop_nobody(odd: Any) -> None:
     program = chain(9)
     budget = at(program, 0.2)  # no bound meets what is planned, which would end the race early
     said: list[str] = []
-    auto = Auto((*(odd(how) for how in WORSE), Dtr(rounds=0)))
+    auto = Auto((*(odd(how) for how in WORSE), Dtr(rounds=0)), horizon=FAR)
     result = auto.plan(program, budget, time_limit_s=4 * HANGS_S, progress=said.append)
     assert schedule_of(result).planner == "dtr{rounds=0}"
     text = "\n".join(said)
@@ -226,7 +252,8 @@ def test_a_member_that_hangs_is_ended(odd: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("remat_compile.planners.auto.GRACE_S", waited_s - limit_s / 3)
     program = chain(9)
     said: list[str] = []
-    auto = Auto((odd("hang"), Dtr(rounds=0), StoreAll()))  # a third of the time for each
+    # A third of the time for each.
+    auto = Auto((odd("hang"), Dtr(rounds=0), StoreAll()), horizon=FAR)
     # No bound meets what is planned there, which would end the race early.
     result = auto.plan(program, at(program, 0.2), time_limit_s=limit_s, progress=said.append)
     assert schedule_of(result).planner == "dtr{rounds=0}"
@@ -242,7 +269,8 @@ def test_a_registered_plugin_takes_part(odd: Any, monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
     budget = at(program, 0.2)  # no bound meets what is planned, which would end the race early
     progress = stop_at("auto: odd failed", said)
-    result = Auto().plan(program, budget, time_limit_s=4 * HANGS_S, progress=progress)
+    auto = Auto(horizon=FAR)
+    result = auto.plan(program, budget, time_limit_s=4 * HANGS_S, progress=progress)
     assert isinstance(result, Feasible)
     assert any(line.startswith("auto: odd failed") for line in said)
 
@@ -337,7 +365,7 @@ def test_ctrl_c_before_there_is_a_plan_is_an_interruption(odd: Any) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Auto((odd("hang"),)).plan(
+        Auto((odd("hang"),), horizon=FAR).plan(
             program, at(program, 0.4), time_limit_s=HANGS_S, progress=interrupt
         )
 
@@ -354,5 +382,5 @@ def test_ctrl_c_before_there_is_a_plan_is_an_interruption(odd: Any) -> None:
 def test_who_promises_most_on_a_graph_of_that_size(cnodes: int, first: str) -> None:
     made = [member.planner.name for member in _portfolio.members(cnodes, lambda line: None)]
     assert made[0] == first
-    assert "dtr" in made
+    assert Dtr() in _portfolio.quick_members(cnodes) or "dtr" in made
     assert cnodes <= 20_000 or made == ["hiremate", "dtr"]

@@ -69,7 +69,8 @@ def test_auto_takes_the_better_order_and_claims_no_bound_of_the_other() -> None:
     assert isinstance(exact, Optimal)
     said: list[str] = []
     progress = stop_at("auto: rk-checkmate raises the bound", said)
-    result = Auto().plan(program, BUDGET, time_limit_s=HANGS_S, progress=progress)
+    auto = Auto(horizon=10**18)
+    result = auto.plan(program, BUDGET, time_limit_s=HANGS_S, progress=progress)
     assert isinstance(result, Optimal | Feasible)
     assert result.time_ns < exact.time_ns, said
     assert "reorder" in result.schedule.planner
@@ -153,7 +154,8 @@ def test_reorder_of_reorder_is_refused() -> None:
 def test_auto_goes_on_in_the_order_that_leads() -> None:
     said: list[str] = []
     progress = stop_at("auto: reorder{of=rk-checkmate}, for", said)
-    result = Auto().plan(tied(20), BUDGET, time_limit_s=HANGS_S, progress=progress)
+    auto = Auto(horizon=10**18)
+    result = auto.plan(tied(20), BUDGET, time_limit_s=HANGS_S, progress=progress)
     assert isinstance(result, Optimal | Feasible)
     assert "reorder" in result.schedule.planner
     assert any(line.startswith("auto: reorder{of=rk-checkmate}, for") for line in said), said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -26,6 +26,9 @@ from ._symbolic import Corners, Point, at_least, bound, materialise
 from .measured_link import with_measured_link
 from .meter import Meter, Sample, without_data
 
+SAID_EACH = 50
+"""Computations after which the progress is told."""
+
 
 def measured(
     program: Program,
@@ -33,6 +36,7 @@ def measured(
     *,
     time_limit_s: float = 10.0,
     hold_tensors: bool | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Program:
     """The program with real sizes, workspaces and times of this device.
 
@@ -55,7 +59,7 @@ def measured(
         hold = _fits(program, device) if hold_tensors is None else hold_tensors
         state = get_rng_state(device)
         try:
-            return _MeasuringRun(program, values, time_limit_s, hold).result()
+            return _MeasuringRun(program, values, time_limit_s, hold, progress).result()
         except torch.OutOfMemoryError:
             if not hold or hold_tensors:
                 raise
@@ -115,10 +119,16 @@ class _MeasuringRun:
     """One pass over the graph in the order of capture."""
 
     def __init__(
-        self, program: Program, values: Mapping[str, Tensor], time_limit_s: float, hold: bool
+        self,
+        program: Program,
+        values: Mapping[str, Tensor],
+        time_limit_s: float,
+        hold: bool,
+        progress: Callable[[str], None] | None = None,
     ):
         check_operators(program.graph)
         self.program = program
+        self.progress = progress
         self.device = torch.device(program.header.device)
         granularity = program.target.granularity_bytes
         self.meter = Meter(self.device, granularity, time_limit_s, _caches(program, self.device))
@@ -140,6 +150,9 @@ class _MeasuringRun:
                 self.derived.clear()  # the backward is a function of its own
                 self.cnodes[step.cnode] = replace(graph.loss, time_ns=0)
             else:
+                if self.progress is not None and len(self.cnodes) % SAID_EACH == 0:
+                    done = f"{len(self.cnodes)} of {len(graph.cnodes)}"
+                    self.progress(f"measuring each computation: {done}")
                 self._measure(graph.cnode[step.cnode])
         header = replace(
             self.program.header,

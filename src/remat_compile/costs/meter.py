@@ -31,6 +31,8 @@ _MOST_REPEATS = 30
 _MOST_COLD = 12
 """Limit where caches are left as a step does, which takes longer than most operators."""
 _ENOUGH_S = 0.02
+_EQUAL = 1.03
+"""The least time is known where another run took no longer than so many times it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,9 @@ class Meter:
             times.append((clock() - start) // queued)
             end = time.perf_counter()
             spent, running = spent + end - begin, running + end - ready
-            enough = len(times) >= _LEAST_REPEATS and running >= _ENOUGH_S
+            least = sorted(times)[:2]
+            known = running >= _ENOUGH_S or (leave is not None and least[-1] <= _EQUAL * least[0])
+            enough = len(times) >= _LEAST_REPEATS and known
             if enough or len(times) == most or spent >= self._left_s / 4:
                 break
             if counts_bytes(self.device):
@@ -172,9 +176,9 @@ class Meter:
         if self._left_s <= 0:
             return min(times)
         begin = time.perf_counter()
-        least = undisturbed_ns(min(times), run, self.device, leave=leave)
+        least_ns = undisturbed_ns(min(times), run, self.device, leave=leave)
         self._left_s -= time.perf_counter() - begin
-        return least
+        return least_ns
 
 
 def _on_scratch(c: CNode, instances: Instances) -> Callable[[], object]:

@@ -32,7 +32,8 @@ class Header:
 
     `replays` says that each replay form with a call of its own was run at capture and gave
     the bits of the first execution. `layouts` are those of the caller's tensors that are not
-    contiguous; None where nobody wrote them down.
+    contiguous; None where nobody wrote them down. `run_once` are cNodes that no schedule may run a
+    second time (FB0490), by the user's wish.
     """
 
     version: int = 1
@@ -44,6 +45,7 @@ class Header:
     sha256: str | None = None
     replays: Literal["", "compared"] = ""
     layouts: tuple[TensorLayout, ...] | None = None
+    run_once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import ClassVar, assert_never
@@ -33,6 +34,10 @@ from .results import check_budget, kind_of
 from .workers.addresses import given_workers, where_it_runs, wrong_address
 from .workers.pool import engine_at
 
+LEAST_S = 1.5
+"""A search may take so long, however little is to be gained: a planner's process has to start."""
+BOUND_S = 7.0
+"""A bound may take its share of so long, however little is to be gained: it may end the search."""
 MOST_IDLE_POLISHES = 4
 """The search ends after this many polishes in a row without a better plan."""
 FALLBACK_S = 10.0
@@ -49,18 +54,25 @@ class Auto:
     """Runs `planners` (none given: those that suit the graph, plug-ins included) and takes
     the fastest plan that is proven. Quick ones answer first; slow ones follow in two processes,
     and by `workers` of a cluster (dask://HOST:PORT) where they can; then the best plan is
-    polished, until the time limit, or until it is within 0.1 % of the proven bound. Ctrl-C takes
-    the best so far. The schedule carries the text of the planner that won. On a target with a
-    link those run too that copy to the host, unless `offload` is off."""
+    polished, until the time limit, or until it is within 0.5 % of the proven bound, or until the
+    search took as long as `horizon` steps could still gain by it. Ctrl-C takes the best so far. The
+    schedule carries the text of the planner that won. On a target with a link those run too that
+    copy to the host, unless `offload` is off."""
 
     name: ClassVar[str] = "auto"
     applicability: ClassVar[str] = "any graph"
     source: ClassVar[str] = "ours: a portfolio"
     planners: tuple[Planner, ...] = ()
     offload: bool = True
+    horizon: int = 1000
     workers: str | None = where_it_runs()
 
-    check_options = staticmethod(wrong_address)
+    @staticmethod
+    def check_options(horizon: int, workers: str | None, **_: object) -> Iterator[tuple[str, str]]:
+        """What is wrong with the options."""
+        if horizon < 1:
+            yield "horizon", "must be at least 1"
+        yield from wrong_address(workers)
 
     @property
     def copies(self) -> bool:
@@ -96,6 +108,7 @@ class Auto:
             bounds or TimeBounds(program),
             monotonic() + time_limit_s,
             report,
+            self.horizon,
             may_polish=not self.planners,
         )
         run.enter(self.planners, self.workers)
@@ -125,12 +138,15 @@ class _Portfolio:
         bounds: TimeBounds,
         deadline: float,
         report: Progress,
+        horizon: int,
         *,
         may_polish: bool,
     ):
         self.race = race
         self.bounds = bounds
-        self.deadline = deadline
+        self.began = monotonic()
+        self.limit = deadline
+        self.horizon = horizon
         self.report = report
         self.may_polish = may_polish
         self.quick: deque[Planner] = deque()
@@ -139,6 +155,14 @@ class _Portfolio:
         self.idle_polishes = 0
         self.tried: set[int] = set()
         self.asked_bounds: set[bool] = set()
+
+    @property
+    def deadline(self) -> float:
+        """The end of the search: the time limit, or sooner where what is left to gain is less."""
+        gain_ns = self.race.to_gain_ns
+        if gain_ns is None:
+            return self.limit
+        return min(self.limit, self.began + max(LEAST_S, self.horizon * gain_ns / 1e9))
 
     @property
     def left_s(self) -> float:
@@ -216,9 +240,8 @@ class _Portfolio:
             if any_order and best.ordered:
                 continue
             self.asked_bounds.add(any_order)
-            bound_ns = self.bounds.lower_ns(
-                budget, self.left_s, any_order=any_order, copies=race.copies
-            )
+            left_s = max(self.left_s, min(BOUND_S, self.limit - monotonic()))
+            bound_ns = self.bounds.lower_ns(budget, left_s, any_order=any_order, copies=race.copies)
             race.raise_bound("the relaxed program", bound_ns, any_order=any_order)
 
     def run_slow(self) -> None:
@@ -231,6 +254,8 @@ class _Portfolio:
                     pass
                 if crew.is_idle:
                     return
+                left, names = f"at most {self.left_s:.0f} s more", " and ".join(crew.names)
+                self.report(f"auto: waiting for {names}, {left}; {self.race.standing()}")
                 for ended in crew.wait(self.deadline):
                     self._take(ended)
                 self._raise_bounds()

@@ -208,14 +208,16 @@ class Instance:
 def _makable(program: Program) -> list[bool]:
     """Which cNodes may run again at any time, given that what they read is made again.
 
-    Left out: the loss; accumulates and other readers of a sum that an accumulate ends;
-    and readers of a buffer whose update is written back at the loss.
+    Left out: what is to run once; the loss; accumulates and other readers of a sum that an
+    accumulate ends; and readers of a buffer whose update is written back at the loss.
     """
     graph: Graph = program.graph
     updated = {b.name for b in program.binding.buffers if b.update is not None}
     ended = {graph.reads(c)[0] for c in graph.cnodes if c.is_accumulate}
+    once = {*program.header.run_once}
     return [
         not c.is_loss
+        and c.name not in once
         and not c.is_accumulate
         and c.phase != "opt"
         and not any(name in updated or name in ended for name in graph.reads(c, 2))

@@ -199,9 +199,11 @@ def _ensure_captured(program: Program, captured: Program) -> None:
     """ValueError where the program is not of the graph that was captured."""
     if different := graph_differences(program, captured):
         raise ValueError(f"its graph is another: {different[0]}")
-    # Measuring fills in the costs, and spells the version of PyTorch out, which the key has.
+    # Measuring fills in the costs and spells the version of PyTorch out, planning the wishes; the
+    # key has them.
     was = captured.header
-    if replace(program.header, costs=was.costs, torch_version=was.torch_version) != was:
+    own = replace(program.header, costs=was.costs, torch_version=was.torch_version)
+    if replace(own, run_once=was.run_once) != was:
         raise ValueError("its graph was captured elsewhere")
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..capture.decisions.names import matching_cnodes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
@@ -23,6 +24,7 @@ from .files.store import user_store
 from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
+from .messages.progress import Say
 from .packed import better_plan, packed, refuse_codecs
 from .pipeline.agree import on_all_ranks
 from .plan import Plan
@@ -79,6 +81,7 @@ def planned_source(
     with _lowered(source, request.device, phases) as lowered:
         steps = source.optimizer is not None
         request, auto = with_auto_budget(request, lowered.program, steps=steps)
+        _with_wishes(lowered.program, request)  # what matches nothing is told before costs
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
@@ -193,7 +196,7 @@ def _with_costs(
         if known is not None:
             return known, diagnostics
     with phases.phase("costs", "measuring each computation"):
-        program = _measured(lowered)
+        program = _measured(lowered, phases.said)
     return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
 
 
@@ -249,7 +252,15 @@ def _as_requested(program: Program, request: PlanRequest) -> Program:
         program = replace(program, target=replace(program.target, host_bytes=request.host_bytes))
     if request.link is not None:
         program = replace(program, target=request.link.on(program.target))
-    return program
+    return _with_wishes(program, request)
+
+
+def _with_wishes(program: Program, request: PlanRequest) -> Program:
+    """The program with what is to run once; that of a text stays where nothing was asked for."""
+    if not request.run_once:
+        return program
+    once = matching_cnodes(program.graph, request.run_once)
+    return replace(program, header=replace(program.header, run_once=once))
 
 
 def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
@@ -265,7 +276,7 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         request.planner,
         budget,
         baseline,
-        time_limit_s=request.time_limit_s,
+        time_limit_s=phases.left_s(request.time_limit_s, len(program.graph.cnodes)),
         phases=phases,
     )
     bound_ns = planned.lower_bound_ns
@@ -297,7 +308,7 @@ def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
     return Budget(memory) if memory is not None and baseline.peak_bytes > memory else None
 
 
-def _measured(lowered: Lowered) -> Program:
+def _measured(lowered: Lowered, said: Say | None) -> Program:
     from ..costs import measured
 
     values, is_away = lowered.values(), lowered.exported.is_away
@@ -305,7 +316,7 @@ def _measured(lowered: Lowered) -> Program:
         for p in lowered.program.binding.params:
             values[p.name] = _without_values(values[p.name])
     hold = False if is_away else None
-    program: Program = measured(lowered.program, values, hold_tensors=hold)
+    program: Program = measured(lowered.program, values, hold_tensors=hold, progress=said)
     return program
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args
@@ -116,12 +116,37 @@ OPTIONS = {
     ),
     "time_limit_s": Option(
         60.0,
-        "seconds for the planner, or for the proof where nothing is planned",
-        "For the planner.",
+        "seconds for all of it: the planner has what capture, costs and proof leave, and a tenth "
+        "at least; a proof that is begun goes on for up to a minute",
+        "For all of it. The planner has what is left, and a tenth at least.",
         "SECONDS",
         float,
         (*PLANNING, "verify"),
         "time_limit",
+    ),
+    "horizon": Option(
+        1000,
+        "steps that the plan is for: `auto` searches no longer than could be saved over so many",
+        "Steps that the plan is for: auto searches no longer than they could gain.",
+        "STEPS",
+        int,
+        ("plan",),
+    ),
+    "keep": Option(
+        None,
+        "modules, by patterns of their paths as in `blocks.0` or `blocks.*.attn`, whose operators "
+        "run once and whose activations stay on the device: nothing is copied to the host then",
+        "Modules whose activations stay on the device, as in blocks.0 or blocks.*.attn.",
+        "PATTERN",
+        list[str],
+    ),
+    "never_recompute": Option(
+        None,
+        "modules, by such patterns, whose forward operators run once, such as the routing of "
+        "experts",
+        "Modules whose operators run once, such as blocks.*.router.",
+        "PATTERN",
+        list[str],
     ),
     "cache": Option(
         True,
@@ -208,6 +233,9 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     host_budget: str | int | None
     planner: str | Planner
     workers: str | None
+    horizon: int
+    keep: str | Sequence[str] | None
+    never_recompute: str | Sequence[str] | None
     link: str | None
     offload: bool
     cache: bool

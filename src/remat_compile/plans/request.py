@@ -34,7 +34,7 @@ class PlanRequest:
     """A request, understood. `costs` and `grads` are None where those of the text at hand are kept
     (for a model: measured costs, fresh gradients); `device` is that of roofline costs; `host_bytes`
     and `link` take the place of the target's. `cache` says that plans on disk may be used and
-    kept."""
+    kept. `run_once` are patterns of modules whose forward runs once."""
 
     planner: Planner
     budget: BudgetText | None = None
@@ -47,6 +47,7 @@ class PlanRequest:
     cache: bool = False
     fuse: Fuse = "none"
     codecs: Codecs = "none"
+    run_once: tuple[str, ...] = ()
 
 
 def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest | None:
@@ -59,6 +60,10 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
     if (size := asked["host_budget"]) is not None:
         host = errors.collect(lambda: int(parse_budget(size, "host").amount))
     check_time_limit(errors, asked["time_limit_s"])
+    wishes = [_read_patterns(errors, word, asked[word]) for word in ("keep", "never_recompute")]
+    horizon = asked["horizon"]
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        errors.add("FB0488", f"horizon is {horizon!r}", "write a number of steps, as in 1000")
     if not isinstance(asked["cache"], bool):
         errors.add("FB0707", f"cache is {asked['cache']!r}", "write True or False")
     if asked["grads"] not in (None, *get_args(Grads)):
@@ -89,6 +94,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         asked["cache"],
         asked["fuse"],
         asked["codecs"],
+        tuple(dict.fromkeys(pattern for patterns in wishes for pattern in patterns)),
     )
 
 
@@ -175,12 +181,26 @@ def check_time_limit(errors: Errors, time_limit_s: float) -> None:
 
 
 def _chosen_planner(asked: PlanKeywords) -> Planner:
-    """The planner, without copies and with workers where that was asked for."""
+    """The planner, without copies and with a horizon and workers where that was asked for."""
+    from ..planners.auto import Auto
+
     planner = _read_planner(asked["planner"])
-    if not asked["offload"]:
+    if not asked["offload"] or asked["keep"]:
         planner = _without_copies(planner)
+    if isinstance(planner, Auto) and asked["horizon"] != DEFAULTS["horizon"]:
+        planner = replace(planner, horizon=asked["horizon"])
     workers = asked["workers"]
     return planner if workers is None else with_workers(planner, workers)
+
+
+def _read_patterns(errors: Errors, word: str, given: object) -> Sequence[str]:
+    """The patterns of modules of one option; adds FB0489 for what is no list of texts."""
+    patterns = [given] if isinstance(given, str) else given or ()
+    if isinstance(patterns, list | tuple) and all(p and isinstance(p, str) for p in patterns):
+        return patterns
+    hint = 'write patterns of module paths, as in ["blocks.0", "blocks.*.router"]'
+    errors.add("FB0489", f"{word} is {given!r}", hint)
+    return ()
 
 
 def _read_planner(planner: str | Planner) -> Planner:
@@ -203,7 +223,9 @@ def _without_copies(planner: Planner) -> Planner:
         return replace(planner, offload=False)
     if makes_copies(planner):
         message = f"{planner.name} copies to the host, which is switched off"
-        hint = worded("leave {no_offload} away, or take another {planner}", planner="auto")
+        hint = worded(
+            "leave {no_offload} and {keep} away, or take another {planner}", planner="auto"
+        )
         raise FBError(Diagnostic("FB0474", message, hint=hint), usage=True)
     return planner
 

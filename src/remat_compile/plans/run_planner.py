@@ -54,6 +54,9 @@ PROOF_S, PROOF_S_A_CNODE = 60.0, 0.02
 """A proof may take the planner's time limit, and at least so many seconds: a quiet machine needs
 about 0.7 ms for each cNode, a busy one ten times as long."""
 
+TAIL_S_A_CNODE = 0.003
+"""Seconds of proof, code and the check beside eager, for each cNode on a quiet machine."""
+
 GRACE_S = 5.0
 """Seconds past its time limit (and a quarter of it) after which a planner counts as hung."""
 
@@ -67,6 +70,13 @@ class Phases:
 
     progress: Progress = None
     seconds: dict[str, float] = field(default_factory=dict)
+    _began_s: float = field(default_factory=time.monotonic)
+
+    def left_s(self, limit_s: float, cnodes: int = 0) -> float:
+        """Return the seconds of a limit that are left since this was made, without those that the
+        proof and the check of a graph of so many cNodes take; a tenth of the limit at least."""
+        tail_s = min(TAIL_S_A_CNODE * cnodes, limit_s / 4)
+        return max(limit_s / 10, limit_s - tail_s - (time.monotonic() - self._began_s))
 
     @contextmanager
     def phase(self, name: str, message: str) -> Iterator[None]:
@@ -200,8 +210,14 @@ class Attempt:
         return Planned(program, schedule, *figures, bound, self.budget, self.disagreements)
 
     def _bound_ns(self, schedule: Schedule) -> int | None:
-        """A lower bound that is found in a tenth of the time that planning has left, if any."""
-        if self.budget is None or uses_homes(self.planner) or has_updates(self.program):
+        """A lower bound that is found in a tenth of the time that planning has left, if any. `auto`
+        has asked for one as long as that could end its search."""
+        if (
+            self.budget is None
+            or isinstance(self.planner, Auto)
+            or uses_homes(self.planner)
+            or has_updates(self.program)
+        ):
             return None
         left_s = self.time_limit_s - self.phases.seconds.get("plan", 0.0)
         with self.phases.phase("plan", "bounding the time of any plan"):
@@ -238,7 +254,7 @@ def run_planner(
 
 
 def _late(name: str, time_limit_s: float) -> Diagnostic:
-    message = f"planner {name} found no plan within {time_limit_s:g} s"
+    message = f"planner {name} found no plan within {float(f'{time_limit_s:.2g}'):g} s"
     return Diagnostic("FB0465", message, hint=worded("give it more time with {time_limit_s}"))
 
 

@@ -14,6 +14,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
+from zipfile import is_zipfile
 
 from ..ir.diagnostics import Diagnostic, FBError, Note, nearest
 from .files.files import sha256_of
@@ -131,6 +132,10 @@ def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool =
             check_dims(spec, options.dims)  # before PyTorch is imported
         _need("torch", "onnx")
         return _load_onnx(spec, options)
+    if suffix == ".pt2" and not is_zipfile(spec):  # before PyTorch is imported
+        message = f"{spec} is not a readable .pt2 file: it is not a zip file"
+        hint = "write it with torch.export.save(torch.export.export(model, args), path)"
+        raise FBError(Diagnostic("FB0503", message, hint=hint))
     _need("torch", "torch")
     from ..capture.torch import export, load_pt2
 

@@ -18,6 +18,8 @@ from .decision import Decision
 from .regions import Region, decide_regions
 
 WHOLE = "the whole forward"
+MOST_NAMES = 8
+"""Limit on the modules that a message names."""
 
 
 def decide_names(program: Program, names: Sequence[str], segments: Sequence[str]) -> Decision:
@@ -61,6 +63,28 @@ def module_of(c: CNode, pattern: str) -> str | None:
         return None
     fits = all(fnmatchcase(a, b) for a, b in zip(parts, wanted, strict=False))
     return ".".join(parts[: len(wanted)]) if fits else None
+
+
+def matching_cnodes(graph: Graph, patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names of the forward cNodes of the modules that match one of the patterns. FB0489 for
+    each pattern that matches none."""
+    forward = list(graph.in_phase("fwd"))
+    matched = {p: [c.name for c in forward if module_of(c, p) is not None] for p in patterns}
+    known = sorted({*_modules(map(_path, forward))} - {""})
+    named = ", ".join(known[:MOST_NAMES]) + ", …" * (len(known) > MOST_NAMES)
+    problems = [
+        Diagnostic(
+            "FB0489",
+            f"no operator of the forward is in a module {pattern}.{nearest(pattern, known)}",
+            hint=f"the modules are {named}",
+        )
+        for pattern, names in matched.items()
+        if not names
+    ]
+    if problems:
+        raise FBError(problems, usage=True)
+    wanted = {name for names in matched.values() for name in names}
+    return tuple(c.name for c in forward if c.name in wanted)
 
 
 def _values(graph: Graph, pattern: str) -> Iterator[str]:

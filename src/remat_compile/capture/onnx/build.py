@@ -16,7 +16,8 @@ from .dims import bind_dims, dims_of
 from .exporter.record import STRAIGHT_THROUGH, TrainingRecord, training_record
 from .file.constants import NodeWeights, float_results, node_weights
 from .file.convert import metadata
-from .file.load import all_nodes, read, reason_of
+from .file.load import all_nodes, read
+from .file.parse import reason_of
 from .file.repair import repair
 from .inputs import declared_inputs, fixed_inputs, read_sample, sample_inputs
 from .warn import warnings_of

@@ -22,7 +22,7 @@ from .call import Call, Known, Lowering, Value, known, literals_of
 from .exporter.record import FX_NODE, origin_of
 from .file.convert import attributes_of, clean, metadata, name_of, path_of, place_of, to_tensor
 from .file.limits import LARGEST_BYTES, Allowance, bytes_of, check_bytes
-from .file.load import reason_of
+from .file.parse import reason_of
 from .file.signatures import check_types
 from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
 from .table import RANDOM, lowering_of

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from ...ir.diagnostics import Diagnostic, FBError, nearest
+from .file.parse import parse
 
 Dims = Mapping[str, Sequence[int | str]]
 """The dimensions of each input, in order: a size, a name, or the place of one without a name."""
@@ -37,12 +38,8 @@ def _dimension(dim: Any, place: str) -> int | str:
 
 
 def check_dims(path: str | os.PathLike[str], dims: Mapping[str, str | int]) -> None:
-    """Raises what `bind_dims` raises, if the file can be read."""
-    try:
-        graph = onnx.load(path, load_external_data=False).graph
-    except Exception:  # who builds the model says what is wrong with the file
-        return
-    bind_dims(dims_of(graph), dims)
+    """Raises what `parse` and `bind_dims` raise."""
+    bind_dims(dims_of(parse(Path(path))[1].graph), dims)
 
 
 def bind_dims(

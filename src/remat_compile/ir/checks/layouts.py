@@ -1,4 +1,4 @@
-"""Checks the header's layouts of the caller's tensors."""
+"""Checks the header's layouts of the caller's tensors, and what it says is to run once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _MOST = 2**63 - 1
 
 
 def check_layouts(program: Program, findings: Findings) -> None:
-    """FB0201 for an aNode that is not there, FB0202 for one that is named twice, FB0221 for a
-    layout that no tensor of the caller's of that shape has."""
-    anodes = program.graph.anode
+    """FB0201 for an aNode or a cNode that is not there, FB0202 for an aNode that is named twice,
+    FB0221 for a layout that no tensor of the caller's of that shape has."""
+    anodes, cnodes = program.graph.anode, program.graph.cnode
+    for name in program.header.run_once:
+        if name not in cnodes:
+            findings.unknown("cNode", name, cnodes, None, name)
     updated = {b.name for b in program.binding.buffers if b.update is not None}
     seen: set[str] = set()
     for layout in program.header.layouts or ():

@@ -50,6 +50,7 @@ class Machine:
         ordered = (c.name for c in self.graph.cnodes if c.token is not None or c.is_loss)
         self.draw_order = {name: i for i, name in enumerate(ordered)}
         self.drawn: list[str] = []
+        self.run_once = frozenset(program.header.run_once)
         self.diagnostics: list[Diagnostic] = []
         self.copies = Copies(sizes.anode, program.target, self._report)
         self.copies.begin((name for name in callers if name in homes), extra_on_host)
@@ -147,6 +148,10 @@ class Machine:
         c = self.graph.cnode[step.cnode]
         n = self.executions[c.name] = self.executions.get(c.name, 0) + 1
         self._check_reads(c, n, step)
+        if n == 2 and c.name in self.run_once:
+            message = f"{c.name} runs a second time, and is to run once"
+            hint = "remove this step, or `once` from the line `captured`"
+            self._report("FB0490", message, step.span, hint=hint)
         if n == 1 and c.name in self.draw_order:
             self._check_draw(c, step)
         taken = self.allocated(c, n)

@@ -72,7 +72,9 @@ def _header(header: Header) -> Iterator[str]:
     device = _word(header.device)
     torch = f"torch {quote(header.torch_version)}"
     replays = f" replays {header.replays}" if header.replays else ""
-    yield f"captured device {device} threads {header.threads} {torch} costs {header.costs}{replays}"
+    wish = f" once {', '.join(header.run_once)}" if header.run_once else ""
+    line = f"captured device {device} threads {header.threads} {torch} costs {header.costs}"
+    yield f"{line}{replays}{wish}"
     if header.layouts is not None:
         yield from _layouts(header.layouts)
     origin = [] if header.source is None else [f"source {quote(header.source)}"]

@@ -91,6 +91,9 @@ class StatementRules:
     costs = _entry("costs", str)
     replays = _entry("replays", str)
 
+    def run_once(self, *names: Token) -> Entry:
+        return Entry("once", names[0], "run_once", tuple(map(str, names)))
+
     def captured(self, *entries: Entry) -> tuple[Entry, ...]:
         once(entries, "in this line")
         return entries

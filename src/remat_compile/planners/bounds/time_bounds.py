@@ -6,6 +6,7 @@ Planners answer with the bounds that they have anyway; who runs them asks here f
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 
 from ...ir.analysis.liveness import BudgetKind
@@ -31,7 +32,10 @@ class TimeBounds:
     """Bounds that are known are remembered, so that many planners may be held to one."""
 
     program: Program
-    _known_ns: dict[tuple[Budget, bool, bool], int] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[Budget, bool, bool], tuple[int, float]] = field(
+        default_factory=dict, repr=False
+    )
+    """Each bound, and the seconds from which on it is worth to ask for a better one."""
 
     def lower_ns(
         self, budget: Budget, left_s: float, *, any_order: bool, copies: bool = False
@@ -47,8 +51,9 @@ class TimeBounds:
         if copies and any_order:
             return 0
         limit_s = min(_LONGEST_S, _SHARE * left_s)
-        if key in self._known_ns or limit_s < _SHORTEST_S:
-            return self._known_ns.get(key, 0)
+        known_ns, enough_s = self._known.get(key, (0, _SHORTEST_S))
+        if limit_s < enough_s:
+            return known_ns
         kind: BudgetKind = "activation" if budget.kind == "activation" else "device"
         instance = Instance.of(self.program, kind)
         began = monotonic()
@@ -59,9 +64,10 @@ class TimeBounds:
                 bound_ns = lower_bound_ns(
                     instance, budget.bytes, solver, limit_s, _MOST_CNODES, any_order=any_order
                 )
-        if monotonic() - began < limit_s:  # else there may be a better one with more time
-            self._known_ns[key] = bound_ns
-        return bound_ns
+        # One that was cut short may be better with more time.
+        enough_s = inf if monotonic() - began < limit_s else 2 * limit_s
+        self._known[key] = max(bound_ns, known_ns), enough_s
+        return max(bound_ns, known_ns)
 
     def lower_ns_for(
         self, schedule: Schedule, budget: Budget, left_s: float, *, copies: bool = False

@@ -92,6 +92,11 @@ class Crew:
     def is_idle(self) -> bool:
         return not self._runs
 
+    @property
+    def names(self) -> list[str]:
+        """The planners that are at work."""
+        return [run.name for run in self._runs.values()]
+
     def start(
         self,
         planner: Planner,

@@ -42,7 +42,6 @@ _Table = tuple[tuple[str, float], ...]
 
 _ON_SMALL: _Table = (
     ("rk-checkmate", 1.0),
-    ("dtr", 0.3),
     ("rotor", 0.5),
     ("rockmate", 0.5),
     ("moccasin", 0.5),
@@ -68,6 +67,8 @@ def quick_members(cnodes: int) -> Iterator[Planner]:
         yield Periodic()
         yield Dtr(rounds=0)
         yield Reorder(Dtr(rounds=0))
+    if cnodes <= SMALL:
+        yield Dtr()
 
 
 def quick_copying_members(cnodes: int) -> Iterator[Planner]:

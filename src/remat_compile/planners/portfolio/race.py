@@ -19,7 +19,7 @@ MOST_ABOVE = 10.0
 
 Accept = Callable[[Schedule], bool]
 
-NEAR = 1.001
+NEAR = 1.005
 """A plan so near to the bound, as a ratio of times, is taken for the best."""
 
 
@@ -67,6 +67,11 @@ class PlanRace:
     @property
     def settled(self) -> bool:
         return self.best is not None and self.best.time_ns <= NEAR * self.bound_of(self.best)
+
+    @property
+    def to_gain_ns(self) -> int | None:
+        """What another plan may save of a step at the most; None where there is no plan yet."""
+        return None if self.best is None else self.best.time_ns - self.bound_of(self.best)
 
     @property
     def left_order(self) -> bool:

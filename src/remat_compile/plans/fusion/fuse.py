@@ -71,7 +71,8 @@ def fused_plan(
         if isinstance(done, Diagnostic):
             return with_warnings(plan, done)
         diagnostics = diagnostics if done is None else cache.unused_fused(request, done)
-    measured = InductorPrice(kernels, values, request.time_limit_s)
+    limit_s, once = phases.left_s(request.time_limit_s), frozenset(plan.program.header.run_once)
+    measured = InductorPrice(kernels, values, limit_s, run_once=once)
     if cache is not None:
         known_times, of_prices = cache.find_times()
         measured.times |= {name: KernelTimes(*pair) for name, pair in known_times.items()}

@@ -128,7 +128,7 @@ class FusedWays:
 
     def begin_whole(self, whole: Fused) -> list[Fusing]:
         """A plan of a graph that is fused already, to be fused again; none where there is none."""
-        planned = self.planned(whole.program, self.request.time_limit_s)
+        planned = self.planned(whole.program, self.left_s)
         return [] if planned is None else [self.begin(whole.program, planned.schedule)]
 
     def drafted(
@@ -138,8 +138,8 @@ class FusedWays:
         known: Set[tuple[Step, ...]] = frozenset(),
     ) -> Drafted | None:
         """A plan at these shares of times, and its kernels begun; None where it is `known`, or
-        where there is none within `limit_s` (left out: as long as the planner had)."""
-        limit_s = self.request.time_limit_s if limit_s is None else limit_s
+        where there is none within `limit_s` (left out: what is left of the time limit)."""
+        limit_s = self.left_s if limit_s is None else limit_s
         if limit_s <= 0:
             return None
         until = monotonic() + limit_s
@@ -207,6 +207,12 @@ class FusedWays:
         with self.phases.phase("fuse", "folding recomputations into kernels"):
             until = monotonic() + GATHERING * self.request.time_limit_s
             return fusion.folded(self.plan.program, schedule, self.measured.may_fuse, until)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that planning again may take."""
+        cnodes = len(self.plan.program.graph.cnodes)
+        return self.phases.left_s(self.request.time_limit_s, cnodes)
 
     @property
     def peaks(self) -> Peaks:

@@ -110,7 +110,7 @@ class _XlaFusion:
                 self.request.planner,
                 plan.budget,
                 Baseline.of(before.program),
-                time_limit_s=self.request.time_limit_s,
+                time_limit_s=self.phases.left_s(self.request.time_limit_s),
                 phases=self.phases,
             )
         except FBError:

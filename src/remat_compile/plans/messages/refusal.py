@@ -45,6 +45,8 @@ def refusal(
         notes.insert(0, Note(result.why.message, result.why.span))
     if not least.names_both:
         notes += _figures(least)
+    if once := program.header.run_once:
+        notes.append(Note(f"{len(once)} computations of the forward are to run once"))
     hint = result.why.hint
     if dtr_fits:
         hint = worded("dtr finds a plan within it: give {planner}, or auto", planner="dtr")

@@ -65,6 +65,8 @@ class XlaPrice:
             return True
         if c.is_loss or c.token is not None or c.replay is not None:
             return False
+        if c.name in self.shapes.program.header.run_once:
+            return False
         if c.call.op not in table() or is_random(c.call.op):
             return False
         return self.measured(alone(c)).is_loops

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,14 +70,16 @@ class InductorPrice:
 
     `values` has a tensor, maybe without values, for every name that a region may be given, in the
     order in which a step makes them; `origin` says of which of the first ones a name that was added
-    is another instance. `times` are those of kernels that were measured, here or before, by digests
-    of what they compute and of which tensors: equal blocks share one.
+    is another instance. What is to `run_once` stays outside of regions, which may make it again.
+    `times` are those of kernels that were measured, here or before, by digests of what they compute
+    and of which tensors: equal blocks share one.
     """
 
     kernels: Kernels
     values: dict[str, Tensor]
     time_limit_s: float
     is_late: bool = False
+    run_once: Set[str] = frozenset()
     origin: dict[str, str] = field(default_factory=dict)
     times: dict[str, KernelTimes] = field(default_factory=dict)
     _spent_s: float = 0.0
@@ -101,7 +103,7 @@ class InductorPrice:
         library."""
         if c.is_fused or c.is_accumulate:
             return True
-        if c.is_loss or c.token is not None or c.replay is not None:
+        if c.is_loss or c.token is not None or c.replay is not None or c.name in self.run_once:
             return False
         if not self.values.keys() >= {*c.call.refs(), *c.results}:  # of an optimizer
             return False

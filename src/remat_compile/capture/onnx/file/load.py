@@ -21,6 +21,7 @@ from ....ir.diagnostics import Diagnostic, FBError
 from ..call import MICROSOFT, ML
 from ..table import lowering_of, own_operators
 from .machine_learning import SPREAD, spread_machine_learning
+from .parse import parse, reason_of
 from .sparse import spread_sparse
 
 OLDEST_OPSET = 1
@@ -47,14 +48,7 @@ class CheckedModel:
 def read(path: str | os.PathLike[str]) -> CheckedModel:
     """Read, check and inline. Raises FB0601 to FB0607; weights stay on disk."""
     file = Path(path)
-    data = _bytes_of(file)
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(data)
-    except Exception as error:  # protobuf raises its own DecodeError, not exported by onnx
-        raise _broken(file, reason_of(error)) from None
-    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise _broken(file, "it holds no graph")
+    data, model = parse(file)
     opset = _check_opset(file, model)
     _check_external(file, model)
     _check_operators(file, model, opset)
@@ -88,29 +82,6 @@ def _converted(file: Path, model: Any, opset: int) -> Any:
         if node.op_type == "PRelu":  # the converter leaves the slopes of channels as they were
             node.attribute.append(onnx.helper.make_attribute("per_channel", 1))
     return converted
-
-
-def reason_of(error: Exception) -> str:
-    """The first line of what an exception says; its kind where that says nothing by itself."""
-    lines = str(error).strip().splitlines() or [""]
-    plain = isinstance(error, RuntimeError | ValueError | TypeError | IndexError) and lines[0]
-    return lines[0] if plain else f"{type(error).__name__} {lines[0]}".strip()
-
-
-def _bytes_of(file: Path) -> bytes:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise FBError(Diagnostic("FB0601", f'cannot read "{file}": {reason}')) from error
-    if not data:
-        raise FBError(Diagnostic("FB0602", f'"{file}" is empty'))
-    return data
-
-
-def _broken(file: Path, reason: str) -> FBError:
-    message = f'"{file}" is not an ONNX model, or is cut short: {reason}'
-    return FBError(Diagnostic("FB0603", message, hint="export or copy the file again"))
 
 
 def _check_opset(file: Path, model: Any) -> int:
