@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..capture.output_spec import Loss, Outputs, Wanted
+from ..costs.device import library_bytes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
     from ..report.charts.picture import ChartName, Picture
+    from ..report.fit import Fit
     from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare.graph import GraphCheck
@@ -326,7 +328,16 @@ class Plan:
 
         known = {a.key: a.text for a in (*self.assuming, *cost_assumptions(self.program))}
         assuming = tuple(known.values())
-        return Subject(self.program, self.schedule, self.budget, assuming)
+        library = library_bytes(self.program.target.name)
+        return Subject(self.program, self.schedule, self.budget, assuming, library_bytes=library)
+
+    @named_keywords()
+    def fit(self, optimizer: str | None = None) -> Fit:
+        """The bytes of the step beside the target's memory, and what fills it. `optimizer` is
+        assumed where none is in the plan ("adamw"; FB0968 for one that is not known)."""
+        from ..report.fit import Fit
+
+        return Fit.of(self._subject, optimizer)
 
     def report(self, path: str | Path | None = None) -> str:
         """The plan as one HTML page that needs nothing else, written to `path` if that is given.
