@@ -150,8 +150,8 @@ def compile(  # the name users expect, as in torch.compile
     from .backends.torch import RunEagerly, RunPlannedAgain, TrainingStep
     from .capture.trace.parallel import around_replica
 
-    if optimizer is not None:
-        return TrainingStep(compiled, optimizer)
+    if source.optimizer is not None:
+        return TrainingStep(compiled, source.optimizer.begun())
     if on_change == "eager":
         compiled.planned_step.on_change = RunEagerly()
     elif on_change == "replan":
@@ -194,7 +194,6 @@ def _compiled(
         tied, optimizer = under(lowered, made.program), source.optimizer
         if optimizer is not None:
             tied = tied.with_program(made.program, optimizer.origin)
-            optimizer.begin()
         compiled = build(tied, made.schedule, made._kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:

@@ -57,12 +57,11 @@ def bind(
         tied = under(lowered, program)
         if optimizer is not None:
             tied = tied.with_program(program, optimizer.origin)
-            optimizer.begin()
         module = build(tied, schedule, kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)
     if optimizer is not None:
-        return TrainingStep(module, optimizer.optimizer)
+        return TrainingStep(module, optimizer.begun())
     return around_replica(exported, module)
 
 

@@ -95,17 +95,18 @@ class OptimizerUpdates:
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
 
-    def begin(self) -> None:
-        """Makes the states that the optimizer's first step would make, where there are none."""
+    def begun(self) -> Optimizer:
+        """Return the optimizer, with the states that its first step would make."""
         state = self.optimizer.state
         for one in (one for call in self._calls.values() for one in call.of):
             if state.get(one.parameter):
                 continue
-            with plain_mode(one.parameter.device):  # a capture may be open
+            with plain_mode(one.parameter.device):
                 made = {key: torch.zeros_like(one.parameter) for key in one.states}
                 made |= {key: torch.zeros_like(number) for key, number in one.numbers.items()}
             if made:  # the optimizer's state has no entry of an empty one
                 state[one.parameter].update(made)
+        return self.optimizer
 
     def on(
         self, program: Program, *, measured: bool, few: bool = False, as_in: Program | None = None
