@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
-from ..ir.rewrites.packs import has_packs, with_costs_of
+from ..ir.rewrites.packs import has_lossy, has_packs, with_costs_of
 from ..ir.wording import worded
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
-from .packed import better_plan, packed, refuse_codecs
+from .packed import better_plan, packed, refuse_codecs, without_lossy
 from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -42,7 +42,7 @@ def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:
     if request.device is None:
         try:
             with phases.phase("check", "running the graph once against eager"):
-                ensure_trusted(lowered)
+                ensure_trusted(without_lossy(lowered))
         except FBError as error:
             return plan_source(with_caches(source, error), request, phases)
     return plan
@@ -129,6 +129,9 @@ def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
     refuse_codecs(request)
+    if has_lossy(program.graph) and request.lossy is None:
+        message = "the graph has lossy codecs, and nobody allowed approximate gradients"
+        raise FBError(Diagnostic("FB0561", message, hint=worded("add {lossy}", lossy="int8")))
     plan = plan_costed(costed_program(program, request, phases), request, phases)
     return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
 
@@ -228,6 +231,7 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         lower_bound_s=None if bound_ns is None else bound_ns / 1e9,
         phase_s=phases.seconds,
         _is_proven=True,
+        _allow_lossy=request.lossy is not None,
     )
 
 

@@ -15,6 +15,7 @@ from ..planners.workers.addresses import with_workers
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files.files import keep_text
 from .link.link import LinkText, parse_link
+from .lossy import LossyCodec, read_lossy_codec
 from .options import OPTIONS, Backend, Codecs, Costs, Errors, Fuse, Grads, PlanKeywords
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class PlanRequest:
     cache: bool = False
     fuse: Fuse = "none"
     codecs: Codecs = "none"
+    lossy: LossyCodec | None = None
 
 
 def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest | None:
@@ -69,6 +71,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         message = "fused plans keep every value as it is, and codecs are to pack some"
         hint = worded("leave {fuse} or {codecs} away")
         errors.add("FB0479", message, hint)
+    lossy = errors.collect(lambda: read_lossy_codec(asked["lossy"], asked["codecs"]))
     planner = errors.collect(lambda: _chosen_planner(asked))
     if (rate := asked["link"]) is not None:
         link = errors.collect(lambda: parse_link(rate))
@@ -89,6 +92,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         asked["cache"],
         asked["fuse"],
         asked["codecs"],
+        lossy,
     )
 
 
