@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +9,11 @@ import torch
 from torch import Tensor
 
 from remat_compile.ir.codecs import CODECS, Codec
+from remat_compile.ir.codecs.contract import CHUNK
 from remat_compile.ir.codecs.lossy import GROUP, outliers
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.expr import Const, Sym, evaluate
-from remat_compile.ir.graph import DTYPE_BYTES
-from remat_compile.operators.aten import torch_dtype
 from remat_compile.operators.codecs import _Held, register
-from remat_compile.operators.codecs.lossy import CHUNK
 
 OPS = torch.ops.remat_compile
 LOSSY = [codec for codec in CODECS.values() if codec.is_lossy]

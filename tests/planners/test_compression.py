@@ -16,7 +16,12 @@ from remat_compile.ir.schedule import Compute, Free, Offload, Schedule, Step, Wa
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
-from remat_compile.planners.compression.lossless import LEAST_SAVED, Contiguous, choices_of, lossless
+from remat_compile.planners.compression.lossless import (
+    LEAST_SAVED,
+    Contiguous,
+    choices_of,
+    lossless,
+)
 from remat_compile.planners.compression.unneeded import without_unneeded
 from remat_compile.report.subject import store_all
 from remat_compile.verifier import ProvenPlan, verify

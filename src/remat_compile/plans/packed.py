@@ -39,6 +39,9 @@ def refuse_codecs(request: PlanRequest) -> None:
 def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
     """The lowered model with all values packed that the codecs asked for can pack. FB0479 for a
     device on which no axiom was tested."""
+    if request.lossy is not None and request.codecs not in FAMILIES:
+        hint = worded("give {codecs} too, or leave {lossy} away", codecs="linear")
+        raise FBError(Diagnostic("FB0561", "no family of codecs is lossy", hint=hint), usage=True)
     if request.codecs == "none":
         return lowered
     device = lowered.program.header.device
@@ -52,11 +55,8 @@ def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
         return is_known
 
     codecs = lossless()
-    if request.lossy is not None and request.codecs in FAMILIES:
+    if request.lossy is not None:
         codecs.append(request.lossy.codec)
-    elif request.lossy is not None:
-        hint = worded("give {codecs} too, or leave {lossy} away", codecs="linear")
-        raise FBError(Diagnostic("FB0561", "no family of codecs is lossy", hint=hint), usage=True)
     program = lowered.program
 
     def admits(choice: Choice) -> bool:

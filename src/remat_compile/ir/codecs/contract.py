@@ -16,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from ..expr import CeilDiv, Const, Expr, mul
+from ..expr import CeilDiv, Const, Expr, add, max_of, mul
 from ..graph import DTYPE_BYTES, ANode, Arg, Atom, Call, Graph, Ref
 
 NAMESPACE = "remat_compile"
+
+CHUNK = 2**15
+"""Elements that the kernels of a codec of the form `bytes` work through at a time, at most."""
 """Library of the operators of codecs, in PyTorch too."""
 
 EXPAND = "aten.expand.default"
@@ -79,7 +82,8 @@ class Codec:
     seed, over which what it gives back has the mean of what it packed. A lossy one stands in no
     place of `denied`. `kernels` names a pair of functions, `module:attribute`: the first packs (the
     tensor, and the seed), the second makes it again (the packed tensor, and what `gives` says).
-    Beside their results they take no more than `workspace_bytes`.
+    Beside their results they take no more than `workspace_bytes` for each element (twice as many
+    for one of f64), and for all of them no more than for CHUNK elements.
     """
 
     name: str
@@ -113,6 +117,15 @@ class Codec:
     def packed_bytes(self, source: ANode) -> Expr | None:
         """Bytes of the form `bytes`; None for a source of a shape that the codec does not take."""
         return self.size(source.shape, DTYPE_BYTES[source.dtype]) if self.size else None
+
+    def workspace(self, source: ANode) -> Expr:
+        """Bytes that a kernel takes beside its result, at most."""
+        n = mul(Const(1), *source.shape)
+        each = Const(self.workspace_bytes * max(1, DTYPE_BYTES[source.dtype] // 4))
+        if isinstance(n, Const):
+            return mul(each, Const(min(n.value, CHUNK)))
+        beyond = max_of(add(n, Const(-CHUNK)), Const(0))
+        return mul(each, add(n, mul(Const(-1), beyond)))
 
     def packed(self, source: ANode, name: str) -> ANode:
         """The packed value of a source that it takes."""

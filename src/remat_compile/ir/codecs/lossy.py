@@ -20,8 +20,8 @@ GROUP = 64
 CHANNELS_PER_OUTLIER = 64
 """Of so many channels, of the last axis, one is kept whole by `int4_outliers`; of fewer, one."""
 KERNELS = "remat_compile.operators.codecs.lossy"
-WORKSPACE = 8 * 2**20
-"""Limit on what a kernel takes beside its result: it works through its tensor in chunks."""
+WORKSPACE = 20
+"""Bytes that a kernel takes for an element of a chunk, at most."""
 
 ATTENTION: frozenset[Place] = frozenset(
     (f"aten._scaled_dot_product_{kind}_backward.default", place)

@@ -133,7 +133,7 @@ class _Packing:
         after = [writer, *(c for c in graph.readers[source.name] if c.phase == "fwd")][-1]
         name = self.fresh(f"{writer.name}_{codec.name}")
         call = codec.pack(source.name, self.seed)
-        work = Const(codec.workspace_bytes)
+        work = codec.workspace(source)
         pack = CNode(name, "fwd", (packed.name,), call, workspace=work, loc=writer.loc)
         cnodes: list[CNode] = []
         instances: list[ANode] = []

@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...ir.codecs.contract import CHUNK
 from ...ir.codecs.lossy import GROUP, outliers
 
-CHUNK = 2**17
-"""Elements that are taken at a time; a multiple of a group."""
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 FP8_MAX = 448.0
 NUMBERS = {8: 1, 4: 2}
@@ -28,8 +27,9 @@ NUMBERS = {8: 1, 4: 2}
 
 def generator(x: Tensor, seed: int) -> torch.Generator:
     """The numbers by which a tensor is rounded."""
-    bits = x.view(-1).view(BITS[x.itemsize]).sum(dtype=torch.int64).item()
-    return torch.Generator().manual_seed((int(bits) * 0x9E3779B97F4A7C15 + seed) % 2**63)
+    parts = x.view(-1).view(BITS[x.itemsize]).split(CHUNK)
+    bits = sum(int(part.sum(dtype=torch.int64)) for part in parts)
+    return torch.Generator().manual_seed((bits * 0x9E3779B97F4A7C15 + seed) % 2**63)
 
 
 def pack_int8(x: Tensor) -> Tensor:
@@ -72,10 +72,13 @@ def pack_int4_outliers(x: Tensor, seed: int) -> Tensor:
     for part in torch.split(rows, max(1, CHUNK // max(1, x.shape[-1]))):
         size += part.to(size.dtype).abs().sum(0)
     places = size.topk(outliers(x.shape[-1])).indices.sort().values
-    others = rows.clone()
-    others[:, places] = 0
-    grouped = pack_int4(others.view(-1), seed)
-    return torch.cat([grouped, _as_bytes(places), _as_bytes(rows[:, places].contiguous())])
+    behind = _as_bytes(places), _as_bytes(rows[:, places].contiguous())
+    packed = _pack_int4(x, generator(x, seed), places, sum(map(len, behind)))
+    at = len(packed)
+    for part in reversed(behind):
+        packed[at - len(part) : at] = part
+        at -= len(part)
+    return packed
 
 
 def unpack_int4_outliers(packed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -113,7 +116,9 @@ def _pack_int8(x: Tensor, noise: torch.Generator | None) -> Tensor:
     return _packed(x, 8, lambda part: (_step(part.abs().amax(1, True) / 127),), coded)
 
 
-def _pack_int4(x: Tensor, noise: torch.Generator | None) -> Tensor:
+def _pack_int4(
+    x: Tensor, noise: torch.Generator | None, left_out: Tensor | None = None, behind: int = 0
+) -> Tensor:
     def numbers(part: Tensor) -> tuple[Tensor, ...]:
         low, high = part.aminmax(dim=1, keepdim=True)
         # The range itself may be infinite.
@@ -125,7 +130,7 @@ def _pack_int4(x: Tensor, noise: torch.Generator | None) -> Tensor:
         codes = _rounded(scaled, noise).clamp_(0, 15).to(torch.uint8).view(-1, 2)
         return codes[:, 0] | codes[:, 1] << 4
 
-    return _packed(x, 4, numbers, coded)
+    return _packed(x, 4, numbers, coded, left_out, behind)
 
 
 def _packed(
@@ -133,16 +138,22 @@ def _packed(
     bits: int,
     numbers: Callable[[Tensor], tuple[Tensor, ...]],
     coded: Callable[[Tensor, Tensor, Tensor], Tensor],
+    left_out: Tensor | None = None,
+    behind: int = 0,
 ) -> Tensor:
     """`numbers` of each group of a chunk, the step first; codes by the first of them and the last.
-    The last group is filled with the last element."""
+    The last group is filled with the last element. Channels that are `left_out` are packed as 0; so
+    many bytes are left free `behind`."""
     elements, n = x.view(-1), x.numel()
     groups, wide = -(-n // GROUP), _wide(x.dtype)
     size = GROUP * bits // 8 + NUMBERS[bits] * wide.itemsize
-    packed = x.new_empty(groups * size, dtype=torch.uint8)
-    codes, kept = _parts(packed, groups, bits, wide)
+    packed = x.new_empty(groups * size + behind, dtype=torch.uint8)
+    codes, kept = _parts(packed[: groups * size], groups, bits, wide)
     for start in range(0, n, CHUNK):
         part = elements[start : start + CHUNK].to(wide)
+        if left_out is not None:
+            channel = torch.arange(start, start + len(part)).remainder_(x.shape[-1])
+            part = part.masked_fill(torch.isin(channel, left_out), 0)
         if filling := -part.numel() % GROUP:
             part = torch.cat([part, part[-1:].expand(filling)])
         part = part.view(-1, GROUP)

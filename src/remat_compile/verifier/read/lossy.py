@@ -37,8 +37,7 @@ PRODUCTS = frozenset(("aten.mm.default", "aten.bmm.default"))
 SUMS = frozenset((ACCUMULATE_OP,)) | frozenset(
     f"aten.{name}"
     for name in (
-        *("add.Tensor", "sum.dim_IntList", "sum.default", "view.default", "_unsafe_view.default"),
-        *("clone.default", "t.default", "transpose.int", "permute.default", "reshape.default"),
+        *("add.Tensor", "sum.dim_IntList", "sum.default", "clone.default", "_unsafe_view.default"),
     )
 )
 """Calls whose result is a sum of elements of what they read, or has these elements."""
