@@ -19,7 +19,6 @@ from itertools import count
 
 from ..analysis.regions import renamed_call
 from ..codecs import PACKS, READS, Codec, is_codec, pairs, without_codec
-from ..expr import Const
 from ..graph import ANode, CNode, Graph, View
 from ..program import Program
 

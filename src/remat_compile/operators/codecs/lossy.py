@@ -27,7 +27,7 @@ NUMBERS = {8: 1, 4: 2}
 
 def generator(x: Tensor, seed: int) -> torch.Generator:
     """The numbers by which a tensor is rounded."""
-    parts = x.view(-1).view(BITS[x.itemsize]).split(CHUNK)
+    parts = torch.split(x.view(-1).view(BITS[x.itemsize]), CHUNK)
     bits = sum(int(part.sum(dtype=torch.int64)) for part in parts)
     return torch.Generator().manual_seed((bits * 0x9E3779B97F4A7C15 + seed) % 2**63)
 
