@@ -30,7 +30,8 @@ def read_lossy_codec(text: str | None, family: str) -> LossyCodec | None:
     FB0558 for a plug-in that cannot be taken."""
     if text is None:
         if family in FAMILIES:
-            hint = worded("name the codec too, as {lossy}", lossy="int8")
+            named = "int4" if family == "linear" else "int8"
+            hint = worded("name the codec too, as {lossy}", lossy=named)
             raise _refusal(
                 f"codecs {family} makes gradients approximate, which nobody allowed", hint
             )

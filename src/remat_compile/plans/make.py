@@ -129,9 +129,6 @@ def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
     refuse_codecs(request)
-    if has_lossy(program.graph) and request.lossy is None:
-        message = "the graph has lossy codecs, and nobody allowed approximate gradients"
-        raise FBError(Diagnostic("FB0561", message, hint=worded("add {lossy}", lossy="int8")))
     plan = plan_costed(costed_program(program, request, phases), request, phases)
     return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
 
@@ -186,6 +183,9 @@ def costed_program(model: Program | Source, request: PlanRequest, phases: Phases
     if isinstance(model, Source):
         with costed(model, request.device, phases) as (program, _):
             return _as_requested(program, request)
+    if has_lossy(model.graph) and request.lossy is None:
+        message = "the graph has lossy codecs, and nobody allowed approximate gradients"
+        raise FBError(Diagnostic("FB0561", message, hint=worded("add {lossy}", lossy="int8")))
     if request.device is not None:
         model = _roofline(model, request.device, phases)
     elif request.costs == "measured":

@@ -1,10 +1,10 @@
 """Gradients that lossy codecs change: whatever is computed of what such a codec gives back.
 
-    B1u: bwd %q = remat_compile.unpack_int4.default(%p, [64, 96], f32)
+    B1u: bwd %q = remat_compile.unpack_int4.default(%p, [64, 96], dtype:f32)
     B1:  bwd %dw = aten.mm.default(%gt, %q)
 
 %q has an error; %dw is %gt times %q, so its error is %gt times that: in the mean 0 where the codec
-rounds at random with mean 0. Two kinds are told apart for this:
+rounds at random with mean 0. Three kinds are told apart for this:
 
     operand     what a codec gives back, and views of it
     sum         a product of one operand and exact values, and sums of such
