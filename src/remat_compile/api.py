@@ -78,6 +78,7 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
+    _check_training(request, optimizer, max_grad_norm)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     return plan_source(_with_optimizer(source, optimizer, max_grad_norm), request, phases)
 
@@ -92,6 +93,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     optimizer: Optimizer | None = None,
     max_grad_norm: float | None = None,
+    weights: str | Path | None = None,
     dynamic_shapes: Any = None,
     on_change: OnChange = "error",
     on_new_shape: OnChange | None = None,
@@ -103,6 +105,10 @@ def compile(  # the name users expect, as in torch.compile
 
     With an `optimizer` of `torch.optim` it is the whole step, `step(*args) -> loss`: a parameter is
     updated where the plan says, and its gradient freed (FB0541 to FB0545).
+
+    The model gets the values of a safetensors file or index, `weights`; one on `meta` lies on the
+    host then (FB0553, FB0554). Parameters may be on the host where the arguments lie on an
+    accelerator, or be sharded over ranks, where all are updated at home (FB0555 to FB0557).
 
     A call that the plan was not made for (other shapes, another mode of the model, another
     attribute that its forward reads) is refused (`on_change="error"`, FB0910), runs without a plan
@@ -130,8 +136,12 @@ def compile(  # the name users expect, as in torch.compile
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
     wanted = Wanted(loss, outputs)
-    if optimizer is not None:
-        _check_training(request, on_change, cuda_graph=cuda_graph)
+    _check_training(request, optimizer, max_grad_norm, on_change, cuda_graph=cuda_graph)
+    if weights is not None and not isinstance(model, str | Path):
+        from .capture.weights import load_weights
+
+        with phases.phase("weights", f"reading {weights}"):
+            load_weights(model, weights)
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     source = _with_optimizer(source, optimizer, max_grad_norm)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
@@ -185,6 +195,7 @@ def _compiled(
         tied, optimizer = under(lowered, made.program), source.optimizer
         if optimizer is not None:
             tied = tied.with_program(made.program, optimizer.origin)
+            optimizer.begin()
         compiled = build(tied, made.schedule, made._kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:
@@ -198,11 +209,7 @@ def _compiled(
 def _with_optimizer(
     source: Source, optimizer: Optimizer | None, max_grad_norm: float | None
 ) -> Source:
-    """FB0546 for a norm without an optimizer, or one that is not positive."""
-    if max_grad_norm is not None and (optimizer is None or max_grad_norm <= 0):
-        message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
-        hint = "pass optimizer= and a number above 0"
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
+    """The source of a step with an optimizer."""
     if optimizer is None:
         return source
     from .capture.torch.optimizer import updates_of
@@ -211,10 +218,29 @@ def _with_optimizer(
     return replace(source, optimizer=made)
 
 
-def _check_training(request: PlanRequest, on_change: OnChange, *, cuda_graph: bool) -> None:
-    """FB0546 for what a whole training step cannot be combined with."""
-    wrong = {'on_change="error"': on_change != "error", 'fuse="none"': request.fuse != "none"}
-    wrong["cuda_graph=False"] = cuda_graph
+def _check_norm(optimizer: Optimizer | None, max_grad_norm: float | None) -> None:
+    """FB0546 for a norm without an optimizer, or one that is not positive."""
+    if max_grad_norm is not None and (optimizer is None or not max_grad_norm > 0):
+        message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
+        hint = "pass optimizer= and a number above 0"
+        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
+
+
+def _check_training(
+    request: PlanRequest,
+    optimizer: Optimizer | None,
+    max_grad_norm: float | None,
+    on_change: OnChange = "error",
+    *,
+    cuda_graph: bool = False,
+) -> None:
+    """FB0546, before anything is captured, for what a whole training step cannot be combined with,
+    and as `_check_norm`."""
+    _check_norm(optimizer, max_grad_norm)
+    if optimizer is None:
+        return
+    wrong = {'on_change="error"': on_change != "error", "cuda_graph=False": cuda_graph}
+    wrong['fuse="none", "auto" or "inductor"'] = request.fuse == "xla"
     for option, is_wrong in wrong.items():
         if is_wrong:
             message = (
@@ -276,7 +302,10 @@ def pipeline(
     link: str | None = None,
     planner: str = "one-f-one-b",
     loss: Loss = None,
+    optimizer: Optimizer | None = None,
+    max_grad_norm: float | None = None,
     group: Any = None,
+    replicas: Any = None,
     timeout_s: float | None = None,
     progress: Progress = None,
     **options: Unpack[CostKeywords],
@@ -287,8 +316,11 @@ def pipeline(
     has the batch as dimension 0, which `microbatches` divides. `budget` bounds the bytes of each
     rank, `link` is the bandwidth between two. Rank 0 plans; each rank checks all rows and runs its
     own. The model returns its loss, or `loss` is the path to it. `timeout_s` bounds each wait (the
-    larger of 30 s and 20 times the predicted step). `step(*args)` then adds gradients to `.grad`.
-    FB1022 and FB1030 to FB1034 for what cannot be run.
+    larger of 30 s and 20 times the predicted step). `step(*args)` then adds gradients to `.grad`,
+    or with an `optimizer` of the whole model's parameters updates those of this rank;
+    `max_grad_norm` as in `compile`. `replicas` is the group of the ranks that run the same stages
+    on other data, over which gradients are averaged.
+    FB0541 to FB0543, FB0546, FB0742, FB1022 and FB1030 to FB1034 for what cannot be run.
     """
     from .plans.pipeline.make import read_pipeline_request
     from .plans.pipeline.step import build_step
@@ -297,6 +329,7 @@ def pipeline(
     costs = options.get("costs") or (None if options.get("device") else "measured")
     planning = read_request(errors, costs=costs, device=options.get("device"))
     errors.collect(lambda: _check_model(model, args, Wanted(loss)))
+    errors.collect(lambda: _check_norm(optimizer, max_grad_norm))
     request = read_pipeline_request(
         errors, planner, microbatches, budget, link, options.get("time_limit_s", 60.0)
     )
@@ -313,6 +346,9 @@ def pipeline(
         wanted=Wanted(loss),
         group=group,
         timeout_s=timeout_s,
+        optimizer=optimizer,
+        max_grad_norm=max_grad_norm,
+        replicas=replicas,
     )
 
 
