@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..ir.codecs import PACKS
+from ..ir.codecs import PACKS, UNPACKS
 from ..ir.expr import Const
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, UPDATE_OP, ANode
 from ..ir.program import Program
@@ -159,8 +159,10 @@ def _costs(program: Program) -> Iterator[Assumption]:
 
 
 def _workspaces(program: Program) -> str:
-    known = sum(c.workspace != Const(0) for c in program.graph.cnodes)
+    cnodes = [c for c in program.graph.cnodes if c.workspace != Const(0)]
+    known = sum(c.call.op not in PACKS and c.call.op not in UNPACKS for c in cnodes)
     but = f", but for unused results of {known}" if known else ""
+    but += ", and what codecs declare" if known < len(cnodes) else ""
     return f"operators need no workspace{but}"
 
 
