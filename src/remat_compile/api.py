@@ -18,6 +18,7 @@ from .plans.files.recorded import model_of_plan, with_sizes
 from .plans.make import costed_program, plan_program, plan_source, planned_source, with_caches
 from .plans.messages.progress import Progress
 from .plans.options import CostKeywords, Errors, PlanKeywords, SweepKeywords, named_keywords
+from .plans.packed import without_lossy
 from .plans.plan import Plan
 from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
 from .plans.run_planner import Phases
@@ -198,7 +199,7 @@ def _compiled(
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:
         with phases.phase("check", "running the graph once against eager"):
-            ensure_trusted(lowered)
+            ensure_trusted(without_lossy(lowered))
     except FBError as error:
         return _compiled(with_caches(source, error), request, phases, cuda_graph=cuda_graph)
     return compiled, made.warnings
@@ -357,15 +358,17 @@ def load(
     *,
     model: str | Path | None = None,
     trust_source: bool = False,
+    allow_lossy: bool = False,
 ) -> Plan:
     """The plan in a `.fbir` file: its last schedule, or the one of that name.
 
     It can be inspected, verified, emitted, and bound to its model with `Plan.bind`. Nothing
     that the file names is loaded, unless `trust_source` says that the model beside it may be;
     `model` names it instead (a path, or `file.py:factory`). Then `bind()` needs no arguments.
-    FB0709, FB0715, FB0717 where that cannot be done.
+    FB0709, FB0715, FB0717 where that cannot be done. `allow_lossy` allows a plan whose gradients
+    are approximate (else FB0878 where it is proven).
     """
-    read = plan_in_text(*read_program_text(path), path, schedule)
+    read = replace(plan_in_text(*read_program_text(path), path, schedule), _allow_lossy=allow_lossy)
     if model is None and not trust_source:
         return read
     named = None if model is None else str(model)

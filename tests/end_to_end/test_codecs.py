@@ -246,7 +246,7 @@ def test_dynamic_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"codecs": "all"}, "FB0707"), ({"codecs": "lossless", "fuse": "auto"}, "FB0479")],
+    [({"codecs": "every"}, "FB0707"), ({"codecs": "lossless", "fuse": "auto"}, "FB0479")],
 )
 def test_bad_requests(options: dict[str, Any], code: str) -> None:
     module, args = made("mlp")

@@ -16,7 +16,12 @@ from remat_compile.ir.schedule import Compute, Free, Offload, Schedule, Step, Wa
 from remat_compile.ir.semantics.simulate import Trace, simulate
 from remat_compile.ir.text.parser import parse_program, read_syntax
 from remat_compile.ir.text.printer import format_program
-from remat_compile.planners.compression.lossless import LEAST_SAVED, lossless_choices
+from remat_compile.planners.compression.lossless import (
+    LEAST_SAVED,
+    Contiguous,
+    choices_of,
+    lossless,
+)
 from remat_compile.planners.compression.unneeded import without_unneeded
 from remat_compile.report.subject import store_all
 from remat_compile.verifier import ProvenPlan, verify
@@ -70,13 +75,17 @@ def program(text: str = TEXT) -> Program:
     return parse_program(text)
 
 
+def choices_in(net: Program, is_contiguous: Contiguous = lambda _: True) -> list[Choice]:
+    return choices_of(net, is_contiguous, lossless(), lambda _: True)
+
+
 def chosen(net: Program) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(c.source, c.codec.name, c.readers) for c in lossless_choices(net, lambda _: True)]
+    return [(c.source, c.codec.name, c.readers) for c in choices_in(net)]
 
 
 def packed(net: Program) -> Program:
     """With a time for each codec."""
-    made = pack(net, lossless_choices(net, lambda _: True))
+    made = pack(net, choices_in(net))
     cnodes = (
         replace(c, time_ns=1000) if c.time_ns is None and not c.is_loss else c
         for c in made.graph.cnodes
@@ -118,7 +127,7 @@ def test_what_is_left_whole(was: str, now: str, left: str) -> None:
 
 
 def test_tensors_that_are_not_contiguous_are_left_whole() -> None:
-    names = {c.source for c in lossless_choices(program(), lambda name: name != "m")}
+    names = {c.source for c in choices_in(program(), lambda name: name != "m")}
     assert names == {"y", "i", "s"}
 
 
@@ -131,7 +140,7 @@ def test_little_is_not_worth_it() -> None:
 def test_packing_is_undone_exactly_for_every_choice() -> None:
     """Whatever is packed, in whichever order: well-formed, read back, and erased to what it was."""
     net = program()
-    choices = lossless_choices(net, lambda _: True)
+    choices = choices_in(net)
     for taken in product((False, True), repeat=len(choices)):
         some = [c for c, take in zip(choices, taken, strict=True) if take]
         for order in (some, some[::-1]):

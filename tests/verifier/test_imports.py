@@ -23,6 +23,7 @@ EXPR_DATA = {"Add", "CeilDiv", "Const", "Expr", "FloorDiv", "Max", "Mul", "Round
 """Of `ir.expr` only the data: it evaluates expressions itself."""
 
 CODEC_DATA = {
+    "FLOATS",
     "EXPAND",
     "INDEX_AXES",
     "NAMESPACE",

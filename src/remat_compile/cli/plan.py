@@ -37,12 +37,15 @@ ASKED = (
     "never_recompute",
     "fuse",
     "codecs",
+    "lossy",
     "costs",
     "device",
     "grads",
 )
 OF_PLANNING = tuple(
-    OPTIONS[name].parameter or name for name in ASKED if name not in ("workers", "time_limit_s")
+    OPTIONS[name].parameter or name
+    for name in ASKED
+    if name not in ("workers", "time_limit_s", "lossy")
 )
 """Without any of these on the command line, code is written of a plan as it is."""
 
@@ -136,7 +139,8 @@ def _make(
                 program, text = read_program_text(model)
             check(program.header)
             if as_it_is and program.schedules:
-                return plan_in_text(program, text, model)
+                read = plan_in_text(program, text, model)
+                return replace(read, _allow_lossy=request.lossy is not None)
             reads = files_of_plan(model, program.header)
             if found is not None:
                 program = at_size(program, found.name, found.size)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..ir.diagnostics import Diagnostic, FBError
+from ..ir.rewrites.packs import has_lossy
 from ..plans.options import Errors, PlanKeywords, Solver
 from .shared.options import OnnxOptions, PlanFile, Planning, ScheduleOption
 from .shared.terminal import Format, print_json
@@ -43,6 +45,9 @@ def command(
     ] = None,
     require_certificate: Annotated[
         bool, typer.Option(help="Take the proof in the file if it matches; prove nothing.")
+    ] = False,
+    allow_lossy: Annotated[
+        bool, typer.Option(help="Allow approximate gradients, and name them.")
     ] = False,
     recheck: Annotated[
         bool, typer.Option(help="Prove in full, whatever certificate there is (the default).")
@@ -98,8 +103,13 @@ def command(
     errors.raise_if_any()
 
     def answer(read: Plan) -> Answer:
+        read = replace(read, _allow_lossy=allow_lossy)
         budgets = [resolve_budget(bound, read.baseline) for bound in bounds]
         if require_certificate:
+            if not allow_lossy and has_lossy(read.graph):
+                raise FBError(
+                    Diagnostic("FB0878", "gradients are approximate", hint="add --allow-lossy")
+                )
             if reasons := _refused_certificate(read, budgets, at, solver):
                 raise FBError(reasons)
             if not recheck and largest is None:

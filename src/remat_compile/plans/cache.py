@@ -149,7 +149,8 @@ def _proven_again(value: Any, name: str, captured: Program, request: PlanRequest
         budget = resolve_budget(request.budget, Baseline.of(program))
     schedule = program.schedules[0]
     kept = PlanText(program.graph, schedule, text)
-    plan = Plan(program, schedule, budget, _text=kept).trusted()
+    plan = Plan(program, schedule, budget, _text=kept, _allow_lossy=request.lossy is not None)
+    plan = plan.trusted()
     if bound_ns is not None and not 0 <= bound_ns <= plan.trace.time_ns:
         raise ValueError("its bound is above its own time")
     return replace(plan, lower_bound_s=None if bound_ns is None else bound_ns / 1e9)

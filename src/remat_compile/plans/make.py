@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..capture.decisions.names import matching_cnodes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
-from ..ir.rewrites.packs import has_packs, with_costs_of
+from ..ir.rewrites.packs import has_lossy, has_packs, with_costs_of
 from ..ir.rewrites.updates import for_planners, with_updates
 from ..ir.semantics.simulate import simulate
 from ..ir.wording import worded
@@ -25,7 +25,7 @@ from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .messages.progress import Say
-from .packed import better_plan, packed, refuse_codecs
+from .packed import better_plan, packed, refuse_codecs, without_lossy
 from .pipeline.agree import on_all_ranks
 from .plan import Plan
 from .request import PlanRequest
@@ -54,7 +54,7 @@ def plan_source(source: Source, request: PlanRequest, phases: Phases) -> Plan:
     if request.device is None:
         try:
             with phases.phase("check", "running the graph once against eager"):
-                ensure_trusted(lowered)
+                ensure_trusted(without_lossy(lowered))
         except FBError as error:
             return plan_source(with_caches(source, error), request, phases)
     return plan
@@ -82,6 +82,10 @@ def planned_source(
         steps = source.optimizer is not None
         request, auto = with_auto_budget(request, lowered.program, steps=steps)
         _with_wishes(lowered.program, request)  # what matches nothing is told before costs
+        if source.optimizer is not None and request.lossy is not None:
+            message = "in a step with an optimizer approximate gradients would reach parameters"
+            hint = worded("use {codecs} without {lossy}, or compile without the optimizer")
+            raise FBError(Diagnostic("FB0561", message, hint=hint), usage=True)
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
@@ -235,6 +239,9 @@ def costed_program(model: Program | Source, request: PlanRequest, phases: Phases
         with costed(model, request.device, phases) as (program, _):
             program = _with_updates(program, model.optimizer, request, phases)
             return _as_requested(program, request)
+    if has_lossy(model.graph) and request.lossy is None:
+        message = "the graph has lossy codecs, and nobody allowed approximate gradients"
+        raise FBError(Diagnostic("FB0561", message, hint=worded("add {lossy}", lossy="int8")))
     if request.device is not None:
         model = _roofline(model, request.device, phases)
     elif request.costs == "measured":
@@ -288,6 +295,7 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         lower_bound_s=None if bound_ns is None else bound_ns / 1e9,
         phase_s=phases.seconds,
         _is_proven=True,
+        _allow_lossy=request.lossy is not None,
     )
 
 

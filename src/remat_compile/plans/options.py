@@ -25,8 +25,9 @@ Solver = Literal["z3", "cvc5", "both"]
 Fuse = Literal["none", "auto", "inductor", "xla"]
 """Runs of a plan become kernels of PyTorch (those that are measured faster, or all that can), or
 regions as XLA computes them."""
-Codecs = Literal["none", "lossless"]
-"""Values that are kept for the backward may be packed by codecs that give them back bit for bit."""
+Codecs = Literal["none", "lossless", "linear", "all"]
+"""Values that are kept for the backward may be packed: where every bit of the gradients stays;
+beside these what the gradients of weights alone are linear in; or all."""
 Emitted = Literal["torch", "jax", "trace", "dot"]
 """Targets that a plan can be written for: code of a backend, a trace for Perfetto, a graph for
 Graphviz."""
@@ -168,11 +169,21 @@ OPTIONS = {
         "none",
         'whether values that are kept for the backward may be packed: "lossless" packs masks of a '
         "byte into bits where the plan is faster within the budget then; every bit of the "
-        "gradients stays",
-        "Pack what is kept for the backward: masks into bits (lossless), where that is faster "
-        "within the budget. Gradients keep every bit.",
+        'gradients stays. With `lossy`, "linear" also packs inputs of products that give gradients '
+        'of weights, which stay unbiased, and "all" whatever a codec takes',
+        "Pack what is kept for the backward, where that is faster within the budget: masks into "
+        "bits (lossless: gradients keep every bit), with --lossy also operands of gradients of "
+        "weights (linear: they stay unbiased), or all.",
         kind=Codecs,
         commands=("plan",),
+    ),
+    "lossy": Option(
+        None,
+        'the lossy codec of `codecs="linear"` or "all", as "int8" or "int4{seed=7}": loss, outputs '
+        "and buffers keep every bit, gradients do not. None allows no plan with such codecs",
+        "The lossy codec for --codecs linear or all: int8, int4, int4{seed=7}, fp8. The loss keeps "
+        "every bit, gradients do not.",
+        "CODEC",
     ),
     "costs": Option(
         None,
@@ -200,6 +211,9 @@ OPTIONS = {
         "widest",
         'for which sizes the bytes must hold: "range", "sample", or "widest", all that can be '
         "proven",
+    ),
+    "allow_lossy": Option(
+        False, "whether lossy codecs may make gradients approximate; what they change is named then"
     ),
     "solver": Option("z3", '"z3", "cvc5" or "both"; FB0712 where its package is missing'),
 }
@@ -241,6 +255,7 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     cache: bool
     fuse: Fuse
     codecs: Codecs
+    lossy: str | None
 
 
 class ProofKeywords(TypedDict, total=False):
@@ -249,6 +264,7 @@ class ProofKeywords(TypedDict, total=False):
     time_limit_s: float
     scope: Scope
     solver: Choice
+    allow_lossy: bool
 
 
 class Errors:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..ir.codecs import pairs
 from ..ir.diagnostics import Diagnostic, FBError
-from ..ir.rewrites.packs import has_packs, pack
+from ..ir.rewrites.packs import Choice, erased, has_packs, pack
 from ..ir.wording import worded
-from ..planners.compression.lossless import lossless_choices
+from ..planners.compression.lossless import choices_of, lossless
 from ..planners.compression.unneeded import without_unneeded
+from ..verifier.read.lossy import Error, Reach
+from .lossy import FAMILIES
 from .prove import Prover
 from .run_planner import PROOF_S
 
@@ -36,6 +39,9 @@ def refuse_codecs(request: PlanRequest) -> None:
 def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
     """The lowered model with all values packed that the codecs asked for can pack. FB0479 for a
     device on which no axiom was tested."""
+    if request.lossy is not None and request.codecs not in FAMILIES:
+        hint = worded("give {codecs} too, or leave {lossy} away", codecs="linear")
+        raise FBError(Diagnostic("FB0561", "no family of codecs is lossy", hint=hint), usage=True)
     if request.codecs == "none":
         return lowered
     device = lowered.program.header.device
@@ -48,8 +54,34 @@ def packed(lowered: Lowered, request: PlanRequest) -> Lowered:
         is_known: bool = lowered.nodes[name].meta["val"].is_contiguous()
         return is_known
 
-    choices = lossless_choices(lowered.program, is_contiguous)
-    return lowered.with_program(pack(lowered.program, choices))
+    codecs = lossless()
+    if request.lossy is not None:
+        codecs.append(request.lossy.codec)
+    program = lowered.program
+
+    def admits(choice: Choice) -> bool:
+        return request.codecs != "linear" or is_linear(program, choice)
+
+    choices = choices_of(program, is_contiguous, codecs, admits)
+    if request.lossy is not None:
+        choices = [replace(choice, seed=request.lossy.seed) for choice in choices]
+    return lowered.with_program(pack(program, choices))
+
+
+def without_lossy(lowered: Lowered) -> Lowered:
+    """The lowered model as it is compared with eager: values that come back with an error are not
+    packed."""
+    program = lowered.program
+    approximate = {pair.source for pair in pairs(program.graph) if pair.codec.is_lossy}
+    return lowered.with_program(erased(program, approximate)) if approximate else lowered
+
+
+def is_linear(program: Program, choice: Choice) -> bool:
+    """Return whether all that a lossy choice changes is linear in what it packs: gradients of
+    weights."""
+    if not choice.codec.is_lossy:
+        return True
+    return Error.VALUE not in Reach(pack(program, [choice]).graph).errors.values()
 
 
 def better_plan(

@@ -72,6 +72,7 @@ class Plan:
     lower_bound_s: float | None = None
     phase_s: Mapping[str, float] = field(default_factory=dict)
     _is_proven: bool = False
+    _allow_lossy: bool = False
     _exported: Exported | None = field(default=None, repr=False)
     _reads: tuple[FileRead, ...] = field(default=(), repr=False)
     _text: PlanText | None = field(default=None, repr=False)
@@ -152,7 +153,8 @@ class Plan:
     def _to_prove(
         self, budgets: Iterable[Budget | str | int], options: ProofKeywords
     ) -> ProofRequest:
-        return ProofRequest(self._bounds(budgets), **options, text=self._own_text)
+        asked: ProofKeywords = {"allow_lossy": self._allow_lossy, **options}
+        return ProofRequest(self._bounds(budgets), **asked, text=self._own_text)
 
     def _bounds(self, budgets: Iterable[Budget | str | int]) -> tuple[Budget, ...]:
         """Return the bounds to be held: the budgets given, or what the plan was made for and
@@ -226,6 +228,7 @@ class Plan:
             time_limit_s=time_limit_s,
             solver=solver,
             text=self._own_text,
+            allow_lossy=self._allow_lossy,
         )
 
     @property

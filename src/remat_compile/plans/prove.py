@@ -28,13 +28,14 @@ MORE_TIME = worded("give more time with {time_limit_s}")
 class ProofRequest:
     """The request of a proof of a schedule, in the words of the verifier. Without `budgets`, the
     bounds are its own peaks; `text` is the file that it was read from, which the independent
-    checker reads itself."""
+    checker reads itself; `allow_lossy` allows approximate gradients."""
 
     budgets: tuple[Budget, ...] = ()
     time_limit_s: float = 60.0
     scope: Scope = "widest"
     solver: Choice = "z3"
     text: str | None = None
+    allow_lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,9 @@ class Prover:
 
     @property
     def request(self) -> ProofRequest:
-        return ProofRequest(() if self.budget is None else (self.budget,), self.time_limit_s)
+        budgets = () if self.budget is None else (self.budget,)
+        # Nobody plans a program with lossy codecs who was not asked to.
+        return ProofRequest(budgets, self.time_limit_s, allow_lossy=True)
 
     def simulate(self, schedule: Schedule, name: str) -> Trace:
         """FB0462 where the schedule is not valid, FB0463 where it is over the budget, FB0826

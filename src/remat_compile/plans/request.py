@@ -15,6 +15,7 @@ from ..planners.workers.addresses import with_workers
 from .budget import BudgetText, parse_budget, parse_budgets
 from .files.files import keep_text
 from .link.link import LinkText, parse_link
+from .lossy import LossyCodec, read_lossy_codec
 from .options import OPTIONS, Backend, Codecs, Costs, Errors, Fuse, Grads, PlanKeywords
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class PlanRequest:
     fuse: Fuse = "none"
     codecs: Codecs = "none"
     run_once: tuple[str, ...] = ()
+    lossy: LossyCodec | None = None
 
 
 def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest | None:
@@ -74,6 +76,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         message = "fused plans keep every value as it is, and codecs are to pack some"
         hint = worded("leave {fuse} or {codecs} away")
         errors.add("FB0479", message, hint)
+    lossy = errors.collect(lambda: read_lossy_codec(asked["lossy"], asked["codecs"]))
     planner = errors.collect(lambda: _chosen_planner(asked))
     if (rate := asked["link"]) is not None:
         link = errors.collect(lambda: parse_link(rate))
@@ -95,6 +98,7 @@ def read_request(errors: Errors, **options: Unpack[PlanKeywords]) -> PlanRequest
         asked["fuse"],
         asked["codecs"],
         tuple(dict.fromkeys(pattern for patterns in wishes for pattern in patterns)),
+        lossy,
     )
 
 

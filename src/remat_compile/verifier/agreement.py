@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from ..ir.codecs import PACKS
 from ..ir.diagnostics import Diagnostic, Note
 from ..ir.program import Budget, Program
 from ..ir.schedule import Schedule
 from .answer import Deadline
 from .check import Accepted, Bytes, Refused, check
+from .read.lossy import read_lossy
 from .verdict import Bound, Disagreement, Largest, ProvenPlan, Refuted, Undecided, Verdict
 
 HINT = "this is a fault of remat-compile, not of the plan: report it with the plan's file"
@@ -45,11 +47,13 @@ def agree_on_plan(
         return verdict
     bound = verdict.bounds[-1]
     ranges = {s.name: (s.low, s.high) for s in program.symbols} if bound.everywhere else None
-    opinion = check(text, schedule.name, None, ranges, _bytes(bound), _half_time(deadline))
+    told = _axioms(program)
+    opinion = check(text, schedule.name, None, ranges, _bytes(bound), _half_time(deadline), told)
     if isinstance(opinion, Refused):
         return _disagreement(schedule, "proven", _said(opinion), text)
     differences = [
         *_differences(verdict, opinion),
+        *_other_errors(program, opinion),
         *_above(bound, budgets),
         *_false_claims(verdict, program, opinion),
     ]
@@ -79,7 +83,8 @@ def agree_on_largest(
     low = verdict.value if verdict.gap else ranges[verdict.symbol][0]
     ranges[verdict.symbol] = (low, verdict.value)
     until = _half_time(deadline)
-    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound), until)
+    told = _axioms(program)
+    opinion = check(text, schedule.name, None, ranges, _bytes(verdict.bound), until, told)
     what = f"proven for {verdict.symbol} in [{low}, {verdict.value}]"
     if isinstance(opinion, Refused):
         return _disagreement(schedule, what, _said(opinion), text)
@@ -121,6 +126,25 @@ def _differences(verdict: ProvenPlan, opinion: Accepted) -> Iterator[str]:
         yield f"no more than {opinion.least_time_ns} ns are needed by all schedules"
     if certificate.least_bytes > opinion.least_bytes:
         yield f"no more than {opinion.least_bytes} bytes are needed by all schedules"
+
+
+def _axioms(program: Program) -> dict[str, frozenset[tuple[str, int]]]:
+    """The exact codecs of the graph, each with the places where alone its values may be read."""
+    used = {PACKS[c.call.op] for c in program.graph.cnodes if c.call.op in PACKS}
+    return {
+        codec.name: frozenset(place for place, _ in codec.places)
+        for codec in used
+        if not codec.is_lossy
+    }
+
+
+def _other_errors(program: Program, opinion: Accepted) -> Iterator[str]:
+    """Where other values than those of the verdict are approximate."""
+    lossy = read_lossy(program)
+    reached = {*lossy.errors} - {*lossy.codecs}
+    if reached != opinion.approximate:
+        differ = ", ".join(f"%{name}" for name in sorted(reached ^ opinion.approximate))
+        yield f"they do not agree on whether {differ} is approximate"
 
 
 def _false_claims(verdict: ProvenPlan, program: Program, opinion: Accepted) -> Iterator[str]:

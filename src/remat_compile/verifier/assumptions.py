@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..ir.codecs import PACKS
+from ..ir.codecs import PACKS, UNPACKS
 from ..ir.expr import Const
 from ..ir.graph import ACCUMULATE_OP, FUSED_OP, LOSS_OP, UPDATE_OP, ANode
 from ..ir.program import Program
@@ -15,6 +15,7 @@ from ..operators import effects
 from .arithmetic.intervals import names_of
 from .arithmetic.shapes import MAY_OVERLAP, least_bytes
 from .read.calls import names_in, same_call
+from .read.lossy import Error, bounds_of, read_lossy
 
 MOST_NAMES = 3
 
@@ -44,6 +45,7 @@ def assumptions(
         *_regions(program),
         *_updates(program),
         *_codecs(program),
+        *_lossy(program),
         *_gradients(program),
         *_costs(program),
         *_loss(program),
@@ -111,10 +113,30 @@ def _updates(program: Program) -> Iterator[Assumption]:
 
 def _codecs(program: Program) -> Iterator[Assumption]:
     """The axioms of codecs that the values rest on, each with how often it is used."""
-    used = Counter(PACKS[c.call.op] for c in program.graph.cnodes if c.call.op in PACKS)
+    codecs = [PACKS[c.call.op] for c in program.graph.cnodes if c.call.op in PACKS]
+    used = Counter(codec for codec in codecs if not codec.is_lossy)
     if used:
         axioms = (f"{codec.name} ({number}): {codec.axiom}" for codec, number in used.items())
         yield Assumption("codecs", f"packed values: {'; '.join(axioms)}")
+
+
+def _lossy(program: Program) -> Iterator[Assumption]:
+    """Values that come back with an error, with its bound, and each gradient that it reaches."""
+    lossy = read_lossy(program)
+    if not lossy.codecs:
+        return
+    uses = Counter((source, codec.name) for source, codec in lossy.codecs.values())
+    values = ", ".join(f"%{source} ({name})" for source, name in uses)
+    bounds = "; ".join(f"{name}: {bound}" for name, bound in bounds_of(lossy).items())
+    yield Assumption("lossy", f"approximate: {values}; per element, {bounds}")
+    told = "linear, unbiased" if lossy.is_unbiased else "linear"
+    shown = (
+        f"{name} ({told})" if error is Error.SUM else name
+        for name, error in lossy.gradients.items()
+    )
+    number = f"{len(lossy.gradients)} of {lossy.number_of_gradients}"
+    text = f"{number} gradients are approximate: {', '.join(shown)}; loss, outputs, buffers are not"
+    yield Assumption("lossy-gradients", text)
 
 
 def _costs(program: Program) -> Iterator[Assumption]:
@@ -137,8 +159,10 @@ def _costs(program: Program) -> Iterator[Assumption]:
 
 
 def _workspaces(program: Program) -> str:
-    known = sum(c.workspace != Const(0) for c in program.graph.cnodes)
+    cnodes = [c for c in program.graph.cnodes if c.workspace != Const(0)]
+    known = sum(c.call.op not in PACKS and c.call.op not in UNPACKS for c in cnodes)
     but = f", but for unused results of {known}" if known else ""
+    but += ", and what codecs declare" if known < len(cnodes) else ""
     return f"operators need no workspace{but}"
 
 

@@ -53,11 +53,12 @@ class Inquiry(Deadline):
 
     The first one gives the models. A proof needs all of them; a refutation does not, since a
     model is held against the steps by whoever asked. `subject` says in scripts what they are
-    about; without it they are not kept.
+    about; without it they are not kept. `allow_lossy`: gradients may be approximate.
     """
 
     solvers: tuple[Solver, ...] = (Z3(),)
     subject: tuple[str, ...] = ()
+    allow_lossy: bool = False
     obligation: Obligation = Obligation.VALIDITY
     record: Record = field(default_factory=Record)
 

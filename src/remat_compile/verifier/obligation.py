@@ -64,15 +64,18 @@ _AT_SAMPLE = f"{Obligation.MEMORY} at sample"
 
 
 def written_obligations(
-    ranges: Sequence[tuple[str, int, int]], *, any_free: bool
+    ranges: Sequence[tuple[str, int, int]], *, any_free: bool, is_lossy: bool = False
 ) -> tuple[str, ...]:
     """The entries of a full proof. Bytes hold for all `ranges` (name, low, high); without any, at
-    the sample, which is said where `any_free` symbol may have another value."""
+    the sample, which is said where `any_free` symbol may have another value. Values are those of
+    the unplanned step up to lossy codecs where it `is_lossy`."""
     memory = _AT_SAMPLE if any_free else str(Obligation.MEMORY)
     if ranges:
         boxes = ", ".join(f"{name} in [{low}, {high}]" for name, low, high in ranges)
         memory = f"{Obligation.MEMORY} for {boxes}"
-    return tuple(memory if one is Obligation.MEMORY else str(one) for one in FULL_PROOF)
+    values = f"{Obligation.VALUES} up to lossy codecs" if is_lossy else str(Obligation.VALUES)
+    said = {Obligation.MEMORY: memory, Obligation.VALUES: values}
+    return tuple(said.get(one, str(one)) for one in FULL_PROOF)
 
 
 def obligation_of(entry: str) -> Obligation | None:

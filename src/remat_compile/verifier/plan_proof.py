@@ -25,6 +25,7 @@ from .obligations.races import Racing, prove_races
 from .obligations.validity import Broken, prove_validity
 from .obligations.values import WrongValues, prove_values
 from .read.events import Event, read_homes, unfold
+from .read.lossy import read_lossy, refused, unasked
 from .read.sizes import Amounts, Sizes, measure, read_amounts
 from .read.statements import Statements, read_statements
 from .smt import NoModel, OutOfTime
@@ -79,6 +80,10 @@ class PlanProof:
         """The tightest of the budgets; the target's memory and its host memory are some."""
         least = {budget.kind: budget.bytes for budget in self.bounds}
         return ByteLimits(least.get("device"), least.get("activation"), least.get("host"))
+
+    @property
+    def is_lossy(self) -> bool:
+        return bool(read_lossy(self.program).codecs)
 
     @property
     def free(self) -> tuple[Symbol, ...]:
@@ -237,7 +242,7 @@ class PlanProof:
         )
         proven = Proven(
             self.schedule.name,
-            written_obligations(ranges, any_free=bool(self.free)),
+            written_obligations(ranges, any_free=bool(self.free), is_lossy=self.is_lossy),
             bound.device_bytes,
             bound.activation_bytes,
             self.inquiry.prover,
@@ -252,8 +257,16 @@ class PlanProof:
 def read_proof(
     program: Program, schedule: Schedule, budgets: Sequence[Budget], inquiry: Inquiry
 ) -> PlanProof | Refuted:
-    """The plan as the proof sees it; refuted where its steps cannot be read from scratch."""
+    """The plan as the proof sees it; refuted where its steps cannot be read from scratch, and where
+    lossy codecs change what they must not (FB0879), or anything unasked (FB0878)."""
     statements = read_statements(program)
+    if isinstance(statements, Statements):
+        lossy = read_lossy(program)
+        wrong = tuple(refused(program, lossy))
+        if lossy.codecs and not inquiry.allow_lossy:
+            wrong = (unasked(lossy), *wrong)
+        if wrong:
+            return Refuted(wrong)
     if isinstance(statements, Statements):
         statements = read_homes(statements, schedule)
     if not isinstance(statements, Statements):

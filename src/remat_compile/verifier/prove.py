@@ -34,6 +34,7 @@ def verify(
     scope: Scope = "widest",
     solver: Choice = "z3",
     text: str | None = None,
+    allow_lossy: bool = False,
 ) -> Verdict:
     """Proves all obligations of `schedule` within `budgets`, or refutes it.
 
@@ -47,8 +48,11 @@ def verify(
 
     `text` is the file that `program` was read from (left out: as a writer produces it). The
     independent checker reads it, and nothing is proven without its yes (FB0817).
+
+    Refuted too (FB0878) where lossy codecs make gradients approximate, unless `allow_lossy`;
+    then values are proven up to these codecs, and `ProvenPlan.assuming` names what they change.
     """
-    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver), allow_lossy=allow_lossy)
     return _verify(program, schedule, budgets, scope, inquiry, text)
 
 
@@ -61,9 +65,10 @@ def verify_with_scripts(
     scope: Scope = "widest",
     solver: Choice = "z3",
     text: str | None = None,
+    allow_lossy: bool = False,
 ) -> tuple[Verdict, tuple[Script, ...]]:
     """`verify`, with every script that was asked on the way, in order."""
-    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver), allow_lossy=allow_lossy)
     inquiry = replace(inquiry, subject=_subject(program, schedule))
     verdict = _verify(program, schedule, budgets, scope, inquiry, text)
     return verdict, tuple(inquiry.record.scripts)
@@ -164,13 +169,14 @@ def prove_largest(
     time_limit_s: float = 60.0,
     solver: Choice = "z3",
     text: str | None = None,
+    allow_lossy: bool = False,
 ) -> Largest | Refuted | Undecided:
     """The largest value of `symbol` for which `budgets` hold, for all values of the others.
 
     Refuted where no value does, where the schedule is wrong, or where there is no such
     symbol (FB0823). Never raises on a bad program; FB0712 as `verify`. `text` is as there.
     """
-    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver))
+    inquiry = Inquiry(time_limit_s, solvers=solvers_of(solver), allow_lossy=allow_lossy)
     outcome = _largest(program, schedule, budgets, symbol, inquiry, text)
     refuted = isinstance(outcome, Refuted)
     return _objection(inquiry.record, schedule, refuted=refuted) or outcome

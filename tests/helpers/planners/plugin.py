@@ -35,13 +35,15 @@ def install(folder: Path) -> Path:
     return target
 
 
-def install_module(folder: Path, module: str, code: str, entry: str) -> dict[str, str]:
+def install_module(
+    folder: Path, module: str, code: str, entry: str, group: str = "planners"
+) -> dict[str, str]:
     """A plug-in of one module as an installer leaves it behind, and the environment of a
     process that finds it. `entry` is its entry point: `name = module:Class`."""
     (folder / f"{module}.py").write_text(code)
     info = folder / f"{module}-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[remat_compile.planners]\n{entry}\n")
+    (info / "entry_points.txt").write_text(f"[remat_compile.{group}]\n{entry}\n")
     path = os.pathsep.join((str(folder), *filter(None, sys.path)))
     return {**os.environ, "PYTHONPATH": path}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..codecs import CODECS, PACKS, READS, SAME_ELEMENTS, UNPACKS, Codec, index_limit, is_codec
-from ..graph import ANode, Call, CNode, Graph, Ref, View
+from ..graph import ANode, Arg, Call, CNode, Graph, Ref, View
 from .findings import Findings
 from .graph import Names
 
@@ -55,12 +55,16 @@ class _PacksCheck:
         codec, source = PACKS[c.call.op], self._source(c)
         if source is None:
             yield "it packs one aNode that a forward cNode writes, and takes nothing else"
+        elif codec.is_random and not _is_seed(c.call.args[1:]):
+            yield f"{codec.name} rounds at random, and takes a seed from 0 to 2^63 - 1"
         elif c.phase != "fwd" or source.kind != "act" or c.token is not None or c.replay:
             yield f"it packs an activation of the forward, once, and not %{source.name}"
         elif source.dtype not in codec.types:
             yield f"%{source.name} is {source.dtype}, of which {codec.name} has no axiom"
         elif codec.limit is not None and not self._is_below(source, codec.limit):
             yield f"it is not known that all values of %{source.name} are below {codec.limit}"
+        elif codec.size is not None and codec.packed_bytes(source) is None:
+            yield f"{codec.name} does not take a value of the shape of %{source.name}"
         elif not (made := self._made(c)) or not _is_like(made, codec.packed(source, made.name)):
             yield f"it makes one {codec.packed(source, '').dtype} value of kind `phantom`"
         else:
@@ -130,7 +134,9 @@ class _PacksCheck:
                     if name in self.packed:
                         self.refuse(c.name, f"it reads the packed %{name}", c, f"%{name}")
                     elif codec and not (
-                        isinstance(arg, Ref) and codec.may_read(call, place) and not c.is_accumulate
+                        (isinstance(arg, Ref) or not codec.places)
+                        and codec.may_read(call, place)
+                        and not c.is_accumulate
                     ):
                         why = f"{codec.name} has no axiom of what reads %{name} there"
                         self.refuse(c.name, why, c, f"%{name}")
@@ -140,7 +146,9 @@ class _PacksCheck:
 
     def _source(self, c: CNode) -> ANode | None:
         match c.call.args, c.call.kwargs:
-            case (Ref(name),), ():
+            case (((Ref(name),) | (Ref(name), int())), ()) if (
+                len(c.call.args) == 1 + PACKS[c.call.op].is_random
+            ):
                 return self.names.anode.get(name) if name in self.names.writers else None
             case _:
                 return None
@@ -152,6 +160,14 @@ class _PacksCheck:
     def _is_below(self, source: ANode, limit: int) -> bool:
         known = index_limit(self.graph, source)
         return known is not None and known <= limit
+
+
+def _is_seed(args: tuple[Arg, ...]) -> bool:
+    match args:
+        case (int(seed),):
+            return 0 <= seed < 2**63 and not isinstance(seed, bool)
+        case _:
+            return False
 
 
 def _is_like(a: ANode, b: ANode) -> bool:

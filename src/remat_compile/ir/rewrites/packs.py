@@ -13,27 +13,39 @@ which has an instance made for it right before it:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
 from ..analysis.regions import renamed_call
-from ..codecs import READS, Codec, is_codec, pairs, without_codec
+from ..codecs import PACKS, READS, Codec, is_codec, pairs, without_codec
 from ..graph import ANode, CNode, Graph, View
 from ..program import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The backward cNodes `readers` are to read `source` as `codec` gives it back."""
+    """The backward cNodes `readers` are to read `source` as `codec` gives it back, which rounds by
+    `seed` where it does so at random."""
 
     source: str
     codec: Codec
     readers: tuple[str, ...]
+    seed: int = 0
 
 
 def has_packs(graph: Graph) -> bool:
     return any(is_codec(c.call.op) for c in graph.cnodes)
+
+
+def has_lossy(graph: Graph) -> bool:
+    """Return whether gradients are made of values that a codec gives back with an error."""
+    return any(PACKS[c.call.op].is_lossy for c in packing(graph))
+
+
+def packing(graph: Graph) -> Iterator[CNode]:
+    """The cNodes that pack."""
+    return (c for c in graph.cnodes if c.call.op in PACKS)
 
 
 def pack(program: Program, choices: Iterable[Choice]) -> Program:
@@ -108,6 +120,7 @@ class _Packing:
 
     def __init__(self, graph: Graph, choice: Choice):
         self.before, self.codec, self.readers = graph, choice.codec, choice.readers
+        self.seed = choice.seed
         self.source = graph.anode[choice.source]
         self.taken = {*graph.anode, *graph.view, *graph.cnode}
         self.copies: dict[str | None, list[View]] = {}
@@ -118,7 +131,9 @@ class _Packing:
         writer = graph.writer[source.name]
         after = [writer, *(c for c in graph.readers[source.name] if c.phase == "fwd")][-1]
         name = self.fresh(f"{writer.name}_{codec.name}")
-        pack = CNode(name, "fwd", (packed.name,), codec.pack(source.name), loc=writer.loc)
+        call = codec.pack(source.name, self.seed)
+        work = codec.workspace(source)
+        pack = CNode(name, "fwd", (packed.name,), call, workspace=work, loc=writer.loc)
         cnodes: list[CNode] = []
         instances: list[ANode] = []
         last: str | None = None
@@ -144,7 +159,9 @@ class _Packing:
                 else:
                     instances.append(replace(source, name=stand_in, kind="grad"))
                     own = self.fresh(f"{c.name}_{codec.name}")
-                    cnodes.append(CNode(own, "bwd", (stand_in,), call, of=(name,), loc=c.loc))
+                    cnodes.append(
+                        CNode(own, "bwd", (stand_in,), call, of=(name,), workspace=work, loc=c.loc)
+                    )
                 names = self.renamed(c, stand_in, base)
                 call = renamed_call(c.call, names)
                 cnodes.append(replace(c, call=codec.read(call) if codec.is_read else call))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .clock import time_ns
 from .graph import KEPT
 from .machine import Machine
+from .packs import approximate
 from .read import CALLERS, Program, Wrong, read
 from .sizes import Box, Search, Undecided, Values, span
 
@@ -31,6 +32,7 @@ class Accepted(NamedTuple):
     time_ns: int
     least_time_ns: int  # no valid schedule of the graph takes less, nor fewer device bytes
     least_bytes: int
+    approximate: frozenset[str] = frozenset()  # what lossy codecs change
     undecided: str = ""
 
 
@@ -48,12 +50,16 @@ def check(
     ranges: Box | None = None,
     bound: Bytes | None = None,
     deadline: float = inf,
+    axioms: Mapping[str, frozenset[tuple[str, int]]] | None = None,
 ) -> Accepted | Refused:
     """Is the schedule right at `at` (or the sample), its bytes within `bound` in all `ranges`?
 
-    After `deadline` (of `time.monotonic`) the ranges stay undecided.
+    After `deadline` (of `time.monotonic`) the ranges stay undecided. `axioms` has codecs of others
+    that are exact where they are read, at the places alone where there are some; what codecs that
+    are neither known nor there give back is taken for approximate.
     """
     p, search = Program(), Search(deadline)
+    p.axioms = dict(axioms or {})
     try:
         read(p, text, schedule)
         machine = Machine(p)
@@ -63,7 +69,9 @@ def check(
         box = {b: (n, n) for b, n in values.items()}
         keeps_sizes(p, box, search)
         size = rounded(p, {e: span(e, box).high for e in p.expressions()})
-        accepted = Accepted(peaks(parts, size), time_ns(machine, size), *least(p, size))
+        accepted = Accepted(
+            peaks(parts, size), time_ns(machine, size), *least(p, size), approximate(p)
+        )
         if ranges is not None and bound is not None:
             keeps_sizes(p, box | dict(ranges), search)
 

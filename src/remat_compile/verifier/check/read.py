@@ -91,6 +91,7 @@ class Program:
     view: dict[str, Words] = field(default_factory=dict)  # operator and arguments of each view
     nodes: dict[str, Operation] = field(default_factory=dict)
     bound: list[tuple[str, str, str]] = field(default_factory=list)  # kind, storage, second or ""
+    axioms: dict[str, frozenset[tuple[str, int]]] = field(default_factory=dict)  # of codecs
     accumulate: bool = False
     homes: frozenset[str] = frozenset()  # what is on the host between two steps
     steps: list[tuple[int, str, str]] = field(default_factory=list)  # line, what, name

@@ -9,7 +9,7 @@ from math import prod
 from ...ir.codecs import EXPAND, INDEX_AXES, NAMESPACE, PACKS, READS, SAME_ELEMENTS, UNPACKS, Codec
 from ...ir.diagnostics import Diagnostic
 from ...ir.expr import CeilDiv, Const, Expr, Mul
-from ...ir.graph import ACCUMULATE_OP, ANode, Arg, Atom, Call, CNode, Graph, Ref, View
+from ...ir.graph import ACCUMULATE_OP, DTYPE_BYTES, ANode, Arg, Atom, Call, CNode, Graph, Ref, View
 from .calls import names_in
 
 
@@ -46,6 +46,7 @@ class _PacksReader:
     ):
         self.graph, self.anodes, self.writer, self.packs = graph, anodes, writer, packs
         self.packed: dict[str, Codec] = {}
+        self.origin: dict[str, str] = {}
         self.stands: dict[str, Codec] = {}
 
     def refuse(self, node: CNode | View, why: str) -> Diagnostic:
@@ -60,20 +61,25 @@ class _PacksReader:
         if not _is_codec(c.call.op) or c.call.op in READS:
             return
         match c.call, c.writes, c.replay, c.token:
-            case Call(op, (Ref(source),), ()), (str(made),), None, None if op in PACKS:
+            case Call(op, (Ref(source), *seed), ()), (str(made),), None, None if (
+                op in PACKS and _is_seed(PACKS[op], seed)
+            ):
                 if not self.is_packed(PACKS[op], c, source, made):
                     yield self.refuse(c, f"packs %{source}, and no axiom speaks of that")
                     return
-                self.packed[made] = PACKS[op]
-                self.packs.sources[made] = source
+                self.packed[made], self.origin[made] = PACKS[op], source
+                if not PACKS[op].is_lossy:
+                    self.packs.sources[made] = source
             case Call(op, (Ref(packed), *given), ()), (str(made),), None, None if (
                 op in UNPACKS and self.packed.get(packed) is UNPACKS[op]
             ):
-                source = self.packs.sources[packed]
+                source = self.origin[packed]
                 if c.phase != "bwd" or not self.is_again(UNPACKS[op], given, made, source):
                     yield self.refuse(c, f"makes %{made}, which is not like %{source}")
                     return
                 self.stands[made] = UNPACKS[op]
+                if UNPACKS[op].is_lossy:
+                    return  # a value of its own: it stands for nothing
                 self.packs.sources[made] = source
                 if not UNPACKS[op].places:
                     self.packs.exact.add(made)
@@ -85,7 +91,8 @@ class _PacksReader:
         if source not in self.anodes or source not in self.writer:
             return False
         a, p = self.anodes[source], self.anodes[made]
-        shapes = {"element": a.shape, "single": (Const(1),)}
+        own = None if codec.size is None else codec.size(a.shape, DTYPE_BYTES[a.dtype])
+        shapes = {"element": a.shape, "single": (Const(1),), "bytes": (own,)}
         return (
             c.phase == self.writer[source].phase == "fwd"
             and (a.kind, p.kind) == ("act", "phantom")
@@ -133,6 +140,13 @@ class _PacksReader:
             case _:
                 return False
 
+    def is_denied(self, codec: Codec, call: Call, name: str) -> bool:
+        places = enumerate((*call.args, *(value for _, value in call.kwargs)))
+        return codec.is_lossy and any(
+            (call.op, place) in codec.denied and name in names_in(Call("", (arg,)))
+            for place, arg in places
+        )
+
     def view(self, v: View) -> Iterator[Diagnostic]:
         """A single element, expanded to the shape; or a view of what stands for a source."""
         if _is_codec(v.call.op):
@@ -170,6 +184,8 @@ class _PacksReader:
                 codec = self.stands.get(name)
                 if codec is not None and call.op == ACCUMULATE_OP:
                     yield self.refuse(c, f"ends %{name}, which a codec makes")
+                if codec is not None and self.is_denied(codec, call, name):
+                    yield self.refuse(c, f"exponentiates %{name}, and {codec.name} is lossy")
                 if codec is None or not codec.places:
                     continue
                 once = name in plain and count(repr(Ref(name))) == 1
@@ -183,6 +199,13 @@ def _speaks_of(codec: Codec, call: Call, place: int) -> bool:
         if known == (call.op, place):
             return not call.kwargs and all(repr(call.args[i]) == repr(n) for i, n in given)
     return False
+
+
+def _is_seed(codec: Codec, given: list[Arg]) -> bool:
+    """A seed, of a codec that rounds at random alone."""
+    if not codec.is_random:
+        return not given
+    return len(given) == 1 and type(given[0]) is int and 0 <= given[0] < 2**63
 
 
 def _is_codec(op: str) -> bool:

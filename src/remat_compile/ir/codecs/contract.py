@@ -1,4 +1,4 @@
-"""Codecs: operators of the language that make a value smaller, and make it again.
+"""The contract of a codec: operators of the language that make a value smaller, and make it again.
 
 A *packed value* is an aNode that is kept for another one, its *source*, between forward and
 backward:
@@ -12,14 +12,17 @@ codec's name says that this gives the same (`spec/semantics.md`, "Packed values"
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from .expr import CeilDiv, Const, Expr, mul
-from .graph import DTYPE_BYTES, ANode, Arg, Atom, Call, Graph, Ref
+from ..expr import CeilDiv, Const, Expr, add, max_of, mul
+from ..graph import DTYPE_BYTES, ANode, Arg, Atom, Call, Graph, Ref
 
 NAMESPACE = "remat_compile"
+
+CHUNK = 2**15
+"""Elements that the kernels of a codec of the form `bytes` work through at a time, at most."""
 """Library of the operators of codecs, in PyTorch too."""
 
 EXPAND = "aten.expand.default"
@@ -31,14 +34,38 @@ FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
 Place = tuple[str, int]
 """An operator, and the position of one of its arguments."""
 
+Contract = Literal["identity", "reader-exact", "lossy"]
+"""Whether a codec gives back every bit, what reads alike where it is read, or what is near."""
 
-def _read_op(op: str, codec: str) -> str:
+SizeRule = Callable[[tuple[Expr, ...], int], Expr | None]
+"""The bytes of a packed value by the shape of its source and the bytes of an element; None for a
+shape that the codec does not take."""
+
+EXPONENTIATED: frozenset[Place] = frozenset(
+    (
+        ("aten._log_softmax_backward_data.default", 1),
+        ("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", 5),
+        ("aten._scaled_dot_product_flash_attention_backward.default", 5),
+        ("aten._scaled_dot_product_efficient_attention_backward.default", 6),
+    )
+)
+"""Arguments that a backward exponentiates: an error of them grows, and has no mean of 0."""
+
+
+def read_op(op: str, codec: str) -> str:
     return f"{NAMESPACE}.{op.split('.')[1]}_{codec}.default"
+
+
+def ceil_div(dividend: Expr, divisor: int) -> Expr:
+    if isinstance(dividend, Const):
+        return Const(-(-dividend.value // divisor))
+    return CeilDiv(dividend, divisor)
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec and its axiom, in words.
+    """A codec, its contract, and its axiom in words: of a lossy one, the bound on the error of each
+    element.
 
     `types` are the element types that it packs; `packed_type` is that of the packed value, None for
     the source's, which has a bit for each element, an element for each, or one alone. `gives` are
@@ -50,17 +77,34 @@ class Codec:
 
         aten.threshold_backward.default(%g, %y, 0)
             is remat_compile.threshold_backward_signs.default(%g, %y_signs)
+
+    A codec of the form `bytes` packs into as many as `size` says. One that `is_random` is told a
+    seed, over which what it gives back has the mean of what it packed. A lossy one stands in no
+    place of `denied`. `kernels` names a pair of functions, `module:attribute`: the first packs (the
+    tensor, and the seed), the second makes it again (the packed tensor, and what `gives` says).
+    Beside their results they take no more than `workspace_bytes` for each element (twice as many
+    for one of f64), and for all of them no more than for CHUNK elements.
     """
 
     name: str
+    contract: Contract
     axiom: str
     types: frozenset[str]
-    packed_type: str | None
-    form: Literal["bit", "element", "single"]
+    packed_type: str | None = "u8"
+    form: Literal["bit", "element", "single", "bytes"] = "bytes"
     gives: tuple[Literal["shape", "dtype"], ...] = ()
     limit: int | None = None
     places: tuple[tuple[Place, tuple[tuple[int, int], ...]], ...] = ()
     is_read: bool = False
+    size: SizeRule | None = None
+    is_random: bool = False
+    denied: frozenset[Place] = EXPONENTIATED
+    kernels: str = ""
+    workspace_bytes: int = 0
+
+    @property
+    def is_lossy(self) -> bool:
+        return self.contract == "lossy"
 
     @property
     def pack_op(self) -> str:
@@ -70,17 +114,32 @@ class Codec:
     def unpack_op(self) -> str:
         return EXPAND if self.form == "single" else f"{NAMESPACE}.unpack_{self.name}.default"
 
-    def packed(self, source: ANode, name: str) -> ANode:
-        """The packed value of a source."""
+    def packed_bytes(self, source: ANode) -> Expr | None:
+        """Bytes of the form `bytes`; None for a source of a shape that the codec does not take."""
+        return self.size(source.shape, DTYPE_BYTES[source.dtype]) if self.size else None
+
+    def workspace(self, source: ANode) -> Expr:
+        """Bytes that a kernel takes beside its result, at most."""
         n = mul(Const(1), *source.shape)
-        bits = Const(-(-n.value // 8)) if isinstance(n, Const) else CeilDiv(n, 8)
-        shapes: dict[str, tuple[Expr, ...]] = {"bit": (bits,), "element": source.shape}
+        each = Const(self.workspace_bytes * max(1, DTYPE_BYTES[source.dtype] // 4))
+        if isinstance(n, Const):
+            return mul(each, Const(min(n.value, CHUNK)))
+        beyond = max_of(add(n, Const(-CHUNK)), Const(0))
+        return mul(each, add(n, mul(Const(-1), beyond)))
+
+    def packed(self, source: ANode, name: str) -> ANode:
+        """The packed value of a source that it takes."""
+        shapes: dict[str, tuple[Expr, ...]] = {
+            "bit": (ceil_div(mul(Const(1), *source.shape), 8),),
+            "element": source.shape,
+            "bytes": (self.packed_bytes(source) or Const(0),),
+        }
         dtype = self.packed_type or source.dtype
         shape = shapes.get(self.form, (Const(1),))
         return ANode(name, "phantom", dtype, shape, mul(Const(DTYPE_BYTES[dtype]), *shape))
 
-    def pack(self, source: str) -> Call:
-        return Call(self.pack_op, (Ref(source),))
+    def pack(self, source: str, seed: int = 0) -> Call:
+        return Call(self.pack_op, (Ref(source), seed) if self.is_random else (Ref(source),))
 
     def unpack(self, packed: str, source: ANode) -> Call:
         """The call that makes it again, or the view of it."""
@@ -96,81 +155,18 @@ class Codec:
             if op == call.op:
                 left = {place for place, _ in given}
                 args = tuple(arg for i, arg in enumerate(call.args) if i not in left)
-                return Call(_read_op(op, self.name), args)
+                return Call(read_op(op, self.name), args)
         return call
 
     def may_read(self, call: Call, place: int) -> bool:
-        """Return whether the axiom speaks of what stands at that place of a call."""
+        """Return whether the contract speaks of what stands at that place of a call."""
+        if self.is_lossy and (call.op, place) in self.denied:
+            return False
         for reader, given in self.places:
             if reader == (call.op, place) and not call.kwargs:
                 return all(repr(call.args[i : i + 1]) == repr((value,)) for i, value in given)
         return not self.places
 
-
-_SHAPE_READERS = tuple(
-    f"aten.{name}_backward.default"
-    for name in (
-        *("max_pool2d_with_indices", "max_pool3d_with_indices"),
-        *("adaptive_max_pool2d", "adaptive_max_pool3d"),
-        *("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
-        *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"),
-        *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
-    )
-)
-
-BITS = Codec(
-    "bits",
-    "unpack_bits(pack_bits(x)) = x for bool x",
-    frozenset(("bool",)),
-    "u8",
-    "bit",
-    ("shape",),
-)
-SHAPE = Codec(
-    "shape",
-    "pooling and padding backward read no more than the shape of their input",
-    FLOATS,
-    None,
-    "single",
-    ("shape",),
-    places=tuple(((op, 1), ()) for op in _SHAPE_READERS),
-)
-SIGNS = Codec(
-    "signs",
-    "threshold_backward_signs(g, pack_signs(y)) = threshold_backward(g, y, 0)",
-    FLOATS,
-    "u8",
-    "bit",
-    places=((("aten.threshold_backward.default", 1), ((2, 0),)),),
-    is_read=True,
-)
-NARROW = tuple(
-    Codec(
-        f"narrow_{dtype}",
-        f"unpack_narrow_{dtype}(pack_narrow_{dtype}(i)) = i for indices below {limit}",
-        frozenset(("i64",)),
-        dtype,
-        "element",
-        limit=limit,
-    )
-    for dtype, limit in (("u8", 2**8), ("i16", 2**15), ("i32", 2**31))
-)
-
-CODECS = {codec.name: codec for codec in (BITS, SHAPE, SIGNS, *NARROW)}
-PACKS = {codec.pack_op: codec for codec in CODECS.values()}
-UNPACKS = {
-    codec.unpack_op: codec
-    for codec in CODECS.values()
-    if codec.form != "single" and not codec.is_read
-}
-READS = {
-    _read_op(op, codec.name): (codec, op, place, given)
-    for codec in CODECS.values()
-    if codec.is_read
-    for (op, place), given in codec.places
-}
-"""By operator: its codec, and the operator that it is read in place of, with the place there of the
-source and other arguments, which the call of a codec leaves out."""
 
 INDEX_AXES = {
     ("aten.max_pool2d_with_indices.default", 1): 2,
@@ -191,45 +187,6 @@ def index_limit(graph: Graph, source: ANode) -> int | None:
     extents = () if axes is None else graph.anode[first.name].shape[-axes:]
     product = mul(Const(1), *extents)
     return product.value if extents and isinstance(product, Const) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A packed value, and what stands for the source: a cNode's result, a view of the packed value,
-    or that itself."""
-
-    codec: Codec
-    source: str
-    packed: str
-    stand_in: str
-
-
-def pairs(graph: Graph) -> Iterator[Pair]:
-    """The pairs of a well-formed graph."""
-    packs = {c.results[0]: c.call for c in graph.cnodes if c.call.op in PACKS}
-    for c in graph.cnodes:
-        if c.call.op in UNPACKS:
-            yield _pair(packs, c.call.refs()[0], c.results[0])
-        elif c.call.op in READS:
-            packed = graph.storage[c.call.refs()[READS[c.call.op][2]]]
-            yield _pair(packs, packed, packed)
-    for v in graph.views:
-        if v.base in packs and v.call.op == EXPAND and v.call.refs() == (v.base,):
-            yield _pair(packs, v.base, v.name)
-
-
-def _pair(packs: dict[str, Call], packed: str, stand_in: str) -> Pair:
-    pack = packs[packed]
-    return Pair(PACKS[pack.op], pack.refs()[0], packed, stand_in)
-
-
-def without_codec(call: Call) -> Call:
-    """The call in place of which an operator of a codec reads a packed value."""
-    _, op, _, given = READS[call.op]
-    args = [*call.args]
-    for place, value in given:
-        args.insert(place, value)
-    return Call(op, tuple(args))
 
 
 def is_codec(op: str) -> bool:

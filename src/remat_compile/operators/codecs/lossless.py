@@ -1,4 +1,4 @@
-"""Codecs as operators of PyTorch: `torch.ops.remat_compile.pack_bits` and its like.
+"""Kernels of the codecs that give back every bit, or what reads alike.
 
 They are for the CPU: an axiom is of a device's kernels, and `tests/operators/test_codecs.py` holds
 all of them there only.
@@ -13,15 +13,12 @@ bit `i` of one packed byte.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from ..ir.codecs import NAMESPACE
 
 CHUNK = 2**20
 """Elements that are packed at a time; a multiple of 8."""
@@ -31,7 +28,7 @@ GATHER = 0x0102040810204080
 SPREAD = 0x0101010101010101
 EACH = 0x8040201008040201 - 2**64
 """Bit `i` in byte `i`, as a signed number."""
-NARROW = {"u8": torch.uint8, "i16": torch.int16, "i32": torch.int32}
+NARROW = torch.uint8, torch.int16, torch.int32
 
 
 def pack_bits(x: Tensor) -> Tensor:
@@ -116,24 +113,9 @@ def _need(holds: bool, what: str) -> None:
         raise ValueError(f"a codec takes {what}")
 
 
-def _define(library: torch.library.Library) -> None:
-    functions: dict[str, Callable[..., Tensor]] = {
-        "pack_bits(Tensor x) -> Tensor": pack_bits,
-        "unpack_bits(Tensor packed, SymInt[] shape) -> Tensor": unpack_bits,
-        "pack_signs(Tensor y) -> Tensor": pack_signs,
-        "threshold_backward_signs(Tensor g, Tensor packed) -> Tensor": threshold_backward_signs,
-        "pack_shape(Tensor x) -> Tensor": pack_shape,
-    }
-    for name, dtype in NARROW.items():
-        narrow = partial(pack_narrow, dtype=dtype)
-        functions[f"pack_narrow_{name}(Tensor i) -> Tensor"] = narrow
-        functions[f"unpack_narrow_{name}(Tensor packed) -> Tensor"] = unpack_narrow
-    for schema, function in functions.items():
-        library.define(schema)  # type: ignore[no-untyped-call]
-        library.impl(schema.partition("(")[0], function, "CPU")  # type: ignore[no-untyped-call]
-
-
-# Operators go when their library goes.
-_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-if sys.byteorder == "little":  # elsewhere there are none, and plans with codecs are refused: FB0901
-    _define(_LIBRARY)
+BITS = pack_bits, unpack_bits
+SIGNS = pack_signs, threshold_backward_signs
+SHAPE = pack_shape, None
+NARROW_U8, NARROW_I16, NARROW_I32 = (
+    (partial(pack_narrow, dtype=dtype), unpack_narrow) for dtype in NARROW
+)
