@@ -27,6 +27,7 @@ from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
 from ..lowered import Exported
+from ..trace.module import has_values
 from .clipping import Clipping
 
 SUPPORTED: tuple[type[Optimizer], ...] = (SGD, Adam, AdamW, RMSprop, Adagrad)
@@ -328,7 +329,10 @@ def updates_of(
         message = "a replica of DistributedDataParallel sums gradients before its optimizer steps"
         hint = "leave out optimizer=, and step after the backward"
         fail("FB0546", message, hint=hint)
-    return OptimizerUpdates(optimizer, exported.original, max_grad_norm)
+    # One on `meta` was copied for capture: the optimizer has the parameters of the user's own.
+    given = exported.given
+    model = exported.original if given is None or has_values(given) else given
+    return OptimizerUpdates(optimizer, model, max_grad_norm)
 
 
 _AGAIN = "compile again with the optimizer as it is now"
