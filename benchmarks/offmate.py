@@ -2,8 +2,8 @@
 
     python benchmarks/offmate.py              # Llama-2 7B under 10 GiB, against its parts
     python benchmarks/offmate.py --layers 8 --host 0 --budgets 5.5,6,7,8,10,12,16,20,26,40
-    python benchmarks/offmate.py --captured --device rtx-4090 --memory 23.5 --time-limit 480
-    python benchmarks/offmate.py --captured --device rtx-4090 --time-limit 60 --budgets \
+    python benchmarks/offmate.py --captured --device rtx-4090 --memory 23.5 --time-limit 400
+    python benchmarks/offmate.py --captured --device rtx-4090 --time-limit 45 --budgets \
         12,14,16,18,20,22,23.5,28,40,60
 
 With `--captured` the graph of Llama-2 7B in bfloat16 with AdamW is captured on `meta`, priced by
@@ -234,6 +234,7 @@ def program_of(device: str, layers: int, batch: int, length: int) -> tuple[Progr
         (ids, ids.clone()),
         optimizer=torch.optim.AdamW(model.parameters()),
         cache=False,
+        budget="1TiB",
         planner="in-backward{of=store-all}",
         costs="roofline",
         device=device,

@@ -49,9 +49,9 @@ def budgets(program: Program, *shares: float) -> Iterator[Budget]:
 def test_plans_are_proven_above_the_bound_and_never_slower_than_others(name: str) -> None:
     program, plans = step(name), 0
     for budget in budgets(program, 0.5, 0.75):
-        ours = parse_planner("offmate").plan(program, budget, time_limit_s=15)
+        ours = parse_planner("offmate").plan(program, budget, time_limit_s=8)
         others = [
-            parse_planner(other).plan(program, budget, time_limit_s=15)
+            parse_planner(other).plan(program, budget, time_limit_s=8)
             for other in ("zero-offload", "zero-infinity", "paged-states", "in-backward{of=dtr}")
         ]
         for other in others:
