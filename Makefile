@@ -62,6 +62,7 @@ check-runners: mutants
 	$(BIN)/python tests/runners/run_second_solver.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_faults.py --seconds 20
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --plans 120
+	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_pipelines.py --kills 20
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_random_plans.py --backend jax --plans 24
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_operator_samples.py --each 1
 	OMP_NUM_THREADS=1 $(BIN)/python tests/runners/run_onnx_operators.py --releases $(DEMO)/onnx

@@ -289,6 +289,7 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "gpt": lambda: Gpt(4, 256, 4),
     "gpt2-small": lambda: gpt2(12, 768, 12),
     "gpt2-medium": lambda: gpt2(24, 1024, 16),
+    "gpt2-large": lambda: gpt2(36, 1280, 20),
     "llama-1b": llama_1b,
 }
 

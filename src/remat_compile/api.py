@@ -91,6 +91,7 @@ def compile(  # the name users expect, as in torch.compile
     outputs: Outputs = None,
     optimizer: Optimizer | None = None,
     max_grad_norm: float | None = None,
+    weights: str | Path | None = None,
     dynamic_shapes: Any = None,
     on_change: OnChange = "error",
     on_new_shape: OnChange | None = None,
@@ -102,6 +103,10 @@ def compile(  # the name users expect, as in torch.compile
 
     With an `optimizer` of `torch.optim` it is the whole step, `step(*args) -> loss`: a parameter is
     updated where the plan says, and its gradient freed (FB0541 to FB0545).
+
+    The model gets the values of a safetensors file or index, `weights`; one on `meta` lies on the
+    host then (FB0553, FB0554). Parameters may be on the host where the arguments lie on an
+    accelerator, or be sharded over ranks, where all are updated at home (FB0555 to FB0557).
 
     A call that the plan was not made for (other shapes, another mode of the model, another
     attribute that its forward reads) is refused (`on_change="error"`, FB0910), runs without a plan
@@ -131,6 +136,11 @@ def compile(  # the name users expect, as in torch.compile
     wanted = Wanted(loss, outputs)
     if optimizer is not None:
         _check_training(request, on_change, cuda_graph=cuda_graph)
+    if weights is not None and not isinstance(model, str | Path):
+        from .capture.weights import load_weights
+
+        with phases.phase("weights", f"reading {weights}"):
+            load_weights(model, weights)
     source = _source(model, args, kwargs, wanted, dynamic_shapes, phases, guarded=True)
     source = _with_optimizer(source, optimizer, max_grad_norm)
     compiled, diagnostics = _compiled(source, request, phases, cuda_graph=cuda_graph)
@@ -194,14 +204,18 @@ def _compiled(
     return compiled, made.warnings
 
 
-def _with_optimizer(
-    source: Source, optimizer: Optimizer | None, max_grad_norm: float | None
-) -> Source:
+def _check_norm(optimizer: Optimizer | None, max_grad_norm: float | None) -> None:
     """FB0546 for a norm without an optimizer, or one that is not positive."""
     if max_grad_norm is not None and (optimizer is None or max_grad_norm <= 0):
         message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
         hint = "pass optimizer= and a number above 0"
         raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
+
+
+def _with_optimizer(
+    source: Source, optimizer: Optimizer | None, max_grad_norm: float | None
+) -> Source:
+    _check_norm(optimizer, max_grad_norm)
     if optimizer is None:
         return source
     from .capture.torch.optimizer import updates_of
@@ -275,7 +289,10 @@ def pipeline(
     link: str | None = None,
     planner: str = "one-f-one-b",
     loss: Loss = None,
+    optimizer: Optimizer | None = None,
+    max_grad_norm: float | None = None,
     group: Any = None,
+    replicas: Any = None,
     timeout_s: float | None = None,
     progress: Progress = None,
     **options: Unpack[CostKeywords],
@@ -286,8 +303,11 @@ def pipeline(
     has the batch as dimension 0, which `microbatches` divides. `budget` bounds the bytes of each
     rank, `link` is the bandwidth between two. Rank 0 plans; each rank checks all rows and runs its
     own. The model returns its loss, or `loss` is the path to it. `timeout_s` bounds each wait (the
-    larger of 30 s and 20 times the predicted step). `step(*args)` then adds gradients to `.grad`.
-    FB1022 and FB1030 to FB1034 for what cannot be run.
+    larger of 30 s and 20 times the predicted step). `step(*args)` then adds gradients to `.grad`,
+    or with an `optimizer` of the whole model's parameters updates those of this rank;
+    `max_grad_norm` as in `compile`. `replicas` is the group of the ranks that run the same stages
+    on other data, over which gradients are averaged.
+    FB0541 to FB0543, FB0546, FB0742, FB1022 and FB1030 to FB1034 for what cannot be run.
     """
     from .plans.pipeline.make import read_pipeline_request
     from .plans.pipeline.step import build_step
@@ -296,6 +316,7 @@ def pipeline(
     costs = options.get("costs") or (None if options.get("device") else "measured")
     planning = read_request(errors, costs=costs, device=options.get("device"))
     errors.collect(lambda: _check_model(model, args, Wanted(loss)))
+    errors.collect(lambda: _check_norm(optimizer, max_grad_norm))
     request = read_pipeline_request(
         errors, planner, microbatches, budget, link, options.get("time_limit_s", 60.0)
     )
@@ -312,6 +333,9 @@ def pipeline(
         wanted=Wanted(loss),
         group=group,
         timeout_s=timeout_s,
+        optimizer=optimizer,
+        max_grad_norm=max_grad_norm,
+        replicas=replicas,
     )
 
 

@@ -445,7 +445,7 @@ def test_homes_that_cannot_be_run() -> None:
     header = replace(program.header, device="cuda")
     code, message = codes(lambda: PlanCopies(replace(program, header=header), schedule, ()))
     assert code == "FB0549"
-    assert "on the host of cuda" in message
+    assert "is at home on the host in the plan, and lies on cuda" in message
     state = optimizer.state[model.net[0].weight]
     wide = torch.zeros(*state["exp_avg"].shape, 2)
     state["exp_avg"] = wide[..., 0]

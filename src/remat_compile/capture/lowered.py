@@ -39,6 +39,8 @@ class Exported:
     `autocast` is what was around the export, `given` the module that was passed where that is one
     of several replicas, of which `original` is this process's. With `with_cache` it makes
     caches for the generation of text, as its configuration asks. `settings` are the process's.
+    Where parameters do not lie on `device`, `original` and `args` are fake tensors there, and
+    `home` is the same with the user's own, which `is_away`.
     """
 
     original: nn.Module
@@ -63,6 +65,8 @@ class Exported:
     given: nn.Module | None = None
     with_cache: bool = False
     settings: Settings = field(default_factory=Settings.now)
+    home: Exported | None = None
+    is_away: bool = False
 
     @property
     def traced(self) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,9 @@ def command(
     output: Output = None,
     *,
     ranks: Annotated[int, typer.Option(help="Ranks; each has the budget.")] = 2,
-    microbatches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 8,
+    microbatches: Annotated[
+        str, typer.Option(help="Micro-batches of a step, or auto: the fewest that leave 10 % idle.")
+    ] = "8",
     asked: Annotated[
         PlanKeywords,
         Planning(
@@ -38,7 +41,7 @@ def command(
             "device",
             budget="Bound on all bytes of each rank: 8GiB.",
             link="Bandwidth between each pair of ranks: 12GB/s.",
-            planner="one-f-one-b, gpipe, pipedream, madpipe or pipeline-ilp, with options.",
+            planner="one-f-one-b, gpipe, pipedream, interleaved, zb-h1, madpipe or pipeline-ilp.",
         ),
     ],
     onnx: OnnxOptions,
@@ -52,7 +55,7 @@ def command(
     from ..plans.source import check_spec, is_program
 
     if model.endswith(SUFFIX):
-        _check_file(model)
+        check_file(model, output)
         return
     errors = Errors()
     options = onnx.read(errors)
@@ -103,13 +106,17 @@ def _make(
             return make_pipeline(program, request, say)
 
 
-def _check_file(path: str) -> None:
-    """Both opinions on a file. What is wrong is raised, the verifier's word first."""
-    from ..ir.diagnostics import FBError
+def check_file(path: str, output: str | None = None) -> None:
+    """Both opinions on a file, and who does what when. What is wrong is raised, the verifier's word
+    first. `output` is for the schedule of PyTorch's runtime."""
+    from ..backends.torch.pipeline import schedule_csv
+    from ..ir.diagnostics import FBError, fail
     from ..ir.semantics.pipeline import simulate_pipeline
     from ..ir.text.pipeline import parse_pipeline
     from ..ir.units import format_bytes, format_ns
-    from ..plans.files.files import read_text
+    from ..plans.files.files import FileRead, read_text, write_text
+    from ..plans.files.outputs import check_output
+    from ..plans.pipeline.gantt import gantt
     from ..verifier.pipeline import check_pipeline
 
     pipeline = parse_pipeline(read_text(path), path)
@@ -121,9 +128,19 @@ def _check_file(path: str) -> None:
     assert trace.makespan_ns == verdict.makespan_ns
     peaks = ", ".join(map(format_bytes, trace.peak_bytes_R))
     held = "" if verdict.synchronous else " not"
-    echo(
+    lines = [
         f"{pipeline.ranks} ranks, {pipeline.microbatches} micro-batches by {pipeline.planner}: "
         f"step {format_ns(trace.makespan_ns)}, peaks {peaks}",
         "checked: bytes of each rank, copies matched, no deadlock whether copies are buffered or "
         f"not; it would{held} hold if each copy held up both its ranks",
-    )
+        *gantt(pipeline, trace),
+    ]
+    if output is not None:
+        if not output.endswith(".csv"):
+            message = f"{output}: from rows only the schedule of PyTorch's runtime is written"
+            fail("FB0737", message, hint="give -o FILE.csv, or a model to plan", usage=True)
+        check_output(output, "schedule", [FileRead(Path(path), "the rows")])
+        write_text(output, schedule_csv(pipeline))
+        lines.append(f"wrote {output}; bytes are not proven in that runtime: it holds a receive")
+        lines[-1] += " buffer for each micro-batch"
+    echo(*lines)

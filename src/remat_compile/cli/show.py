@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..ir.diagnostics import fail
 from ..ir.units import format_bytes, format_rate
 from .shared.options import PlanFile, ScheduleOption
 from .shared.terminal import FormatOption, echo, listed, print_object, print_warnings
@@ -44,6 +45,13 @@ def command(
     from ..api import load
     from ..plans.link.link import parse_link
     from ..plans.link.other_link import other_link
+    from .pipeline import SUFFIX, check_file
+
+    if str(plan).endswith(SUFFIX):
+        if schedule or all or link or format != "text":
+            fail("FB0738", f"{plan} holds rows", hint="show them without options", usage=True)
+        check_file(str(plan))
+        return
 
     here = None if link is None else parse_link(link)
     read = load(plan, schedule)

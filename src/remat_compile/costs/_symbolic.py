@@ -106,9 +106,12 @@ def materialise(
     values: Mapping[str, Tensor],
     device: torch.device,
 ) -> Instances:
-    """Real tensors for the aNodes `bases`: the caller's own, others filled."""
+    """Real tensors for the aNodes `bases`: the caller's own where they lie there, others filled."""
     tensors = {
-        name: values[name] if name in values else with_data(layouts[name], device) for name in bases
+        name: values[name]
+        if name in values and values[name].device == device
+        else with_data(layouts[name], device)
+        for name in bases
     }
     return Instances(program.graph, layouts.env, tensors)
 

@@ -2,7 +2,8 @@
 
 Stage s makes the activation `act s` for stage s + 1, whose backward makes its gradient `grad s`. A
 row runs forwards and backwards of its stages on micro-batches, and moves these values: `send` and
-`recv` issue a copy, `wait` ends it, `free` gives the bytes back. A step on one rank is a pipeline
+`recv` issue a copy, `wait` ends it, `free` gives the bytes back. A stage may leave gradients of its
+parameters to a third pass, `wgt`. A step on one rank is a pipeline
 of one stage. `spec/pipelines.md` says what rows mean.
 """
 
@@ -14,7 +15,7 @@ from typing import Literal
 
 from .span import Span
 
-Pass = Literal["fwd", "bwd"]
+Pass = Literal["fwd", "bwd", "wgt"]
 ValueKind = Literal["act", "grad"]
 Value = tuple[ValueKind, int, int]
 """(kind, stage, micro-batch): one instance of what crosses the boundary after a stage."""
@@ -49,6 +50,9 @@ class PipelineStage:
     activations that cross; `forward_extra_bytes` and `backward_extra_bytes` only during one.
     `activation_bytes` and `gradient_bytes` cross to the next stage (0 for the last). The backward
     reads the activation before the stage or behind it where `reads_input` or `reads_output`.
+    The forward of each range of layers in `remade` runs again right before their backward.
+    A stage with any `weight_` number has a pass `wgt`: bytes are kept from the backward to it, and
+    it reads what the backward reads from outside, the stage's output left out.
     """
 
     rank: int
@@ -62,14 +66,28 @@ class PipelineStage:
     backward_extra_bytes: int = 0
     activation_bytes: int = 0
     gradient_bytes: int = 0
+    weight_ns: int = 0
+    weight_keep_bytes: int = 0
+    weight_extra_bytes: int = 0
     reads_input: bool = True
     reads_output: bool = False
+    remade: tuple[tuple[int, int], ...] = ()
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes of each micro-batch, in order."""
+        weights = self.weight_ns or self.weight_keep_bytes or self.weight_extra_bytes
+        return ("fwd", "bwd", "wgt") if weights else ("fwd", "bwd")
+
+    def pass_ns(self, word: Pass) -> int:
+        """The duration of a pass."""
+        return {"fwd": self.forward_ns, "bwd": self.backward_ns, "wgt": self.weight_ns}[word]
 
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """Forward or backward of a stage on a micro-batch."""
+    """Runs a pass of a stage on a micro-batch."""
 
     word: Pass
     stage: int
@@ -101,8 +119,8 @@ RowStep = StageRun | Move | OnValue
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a pipeline is said to take: nanoseconds from micro-batch to micro-batch, of the step,
-    and the peak bytes of each rank."""
+    """The stated times of a pipeline (from micro-batch to micro-batch, and of the step) and peak
+    bytes of each rank."""
 
     period_ns: int
     makespan_ns: int
@@ -132,12 +150,12 @@ class Pipeline:
         return len(self.stages) - 1
 
     def bytes_of(self, kind: ValueKind, stage: int) -> int:
-        """The size of what crosses the boundary after a stage."""
+        """Returns the size of what crosses the boundary after a stage."""
         s = self.stages[stage]
         return s.activation_bytes if kind == "act" else s.gradient_bytes
 
     def ends_of(self, kind: ValueKind, stage: int) -> tuple[int, int]:
-        """The ranks that make and that read it."""
+        """Returns the rank that makes the value and the rank that reads it."""
         before, behind = self.stages[stage].rank, self.stages[stage + 1].rank
         return (before, behind) if kind == "act" else (behind, before)
 
@@ -150,16 +168,17 @@ class Pipeline:
         return self.stages[stage].gradient_bytes > 0
 
     def copy_ns(self, kind: ValueKind, stage: int) -> int:
-        """What the link needs for it, rounded up."""
+        """Returns how long the link takes to copy the value, rounded up."""
         rate = self.link_bytes_per_s
         return 0 if rate is None else -(-self.bytes_of(kind, stage) * 10**9 // rate)
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """What a stage computes, by names of the graph of one micro-batch: cNodes of its two passes in
-    order, and the aNodes that cross before and behind it, forward and back. `kept` lives from the
-    forward to the backward."""
+    """The work of a stage, by names of the graph of one micro-batch: cNodes of its passes in order,
+    and the aNodes that cross before and behind it, forward and back. `kept` lives from the forward
+    to the backward: values, and generator states of what the backward makes again (it has forward
+    cNodes then). `weights` are the cNodes of the third pass, if it has one."""
 
     forward: tuple[str, ...]
     backward: tuple[str, ...]
@@ -168,3 +187,4 @@ class StageProgram:
     act_behind: tuple[str, ...] = ()
     grad_behind: tuple[str, ...] = ()
     grad_before: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()

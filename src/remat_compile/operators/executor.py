@@ -4,7 +4,7 @@ It does what `ir/semantics/simulate.py` says and nothing else: each aNode instan
 that its writer returned, dropped exactly at `free`; views are derived again from the
 current instance; `accumulate` adds in place; a random operator that runs again restores
 the generator state of its first execution; buffers are written back at the loss; a copy to
-the host is one on the same device, made at once. Tests, cost sources and the frontend's
+or from the host is made at once. Tests, cost sources and the frontend's
 self-check use it; the torch backend does not.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..device.devices import get_rng_state
+from ..device.shards import whole
 from ..ir.diagnostics import Diagnostic, FBError, fail
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.program import Program
@@ -139,9 +140,9 @@ def execute(
                 case Free(name):
                     run.instances.drop(name)
                 case Offload(name):
-                    run.host[name] = run.instances[name].clone()
+                    run.host[name] = whole(run.instances[name], torch.device("cpu"))
                 case Prefetch(name):
-                    run.instances.put(name, run.host[name].clone())
+                    run.instances.put(name, whole(run.host[name], device))
                 case HostFree(name):
                     del run.host[name]
                 case Home(name):

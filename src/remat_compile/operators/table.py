@@ -22,7 +22,7 @@ from importlib.resources import files
 
 from ..ir.codecs import PACKS, READS, UNPACKS
 
-PURE = frozenset(("aten", "prims"))
+PURE = frozenset(("aten", "prims", "torch_nn"))
 """PyTorch's own namespaces of tensor arithmetic."""
 
 REASONS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
@@ -17,6 +17,7 @@ from .files.store import user_store
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .packed import better_plan, packed, refuse_codecs
+from .pipeline.agree import on_all_ranks
 from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -24,6 +25,8 @@ from .source import Source
 from .sweep.least import run_for_least
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..capture.lowered import Lowered
     from ..capture.torch.optimizer import OptimizerUpdates
     from ..costs import Device
@@ -75,7 +78,14 @@ def planned_source(
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
         given = request, phases, cache, source.optimizer
-        plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
+        diagnostics: tuple[Diagnostic, ...] = ()
+
+        def make() -> Plan:
+            nonlocal diagnostics
+            plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
+            return plan
+
+        plan = on_all_ranks(lowered.exported, make)
         lowered = packed_too if has_packs(plan.graph) else lowered
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
@@ -240,8 +250,20 @@ def _target_memory(program: Program, baseline: Baseline) -> Budget | None:
 def _measured(lowered: Lowered) -> Program:
     from ..costs import measured
 
-    program: Program = measured(lowered.program, lowered.values())
+    values, is_away = lowered.values(), lowered.exported.is_away
+    if is_away:  # only the form of parameters counts
+        for p in lowered.program.binding.params:
+            values[p.name] = _without_values(values[p.name])
+    hold = False if is_away else None
+    program: Program = measured(lowered.program, values, hold_tensors=hold)
     return program
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    import torch
+
+    form: Any = {"dtype": tensor.dtype, "device": "meta"}
+    return torch.empty_strided(tensor.shape, tensor.stride(), **form)
 
 
 def _roofline(program: Program, device: Device, phases: Phases) -> Program:

@@ -10,7 +10,8 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from remat_compile import FBError, pipeline
 from remat_compile.backends.torch.pipeline import RankRun
 from remat_compile.device.memory import Mark, measure_regions
 from remat_compile.ir.pipeline import RowStep
+from remat_compile.plans.pipeline.step import PipelineStep
 
-BATCH = 16
+BATCH = 80
+TIMEOUT = timedelta(minutes=10)
 
 
 class WithLoss(nn.Module):
@@ -49,7 +52,9 @@ def mlp() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 def cnn() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """Convolutions with batch normalisation: buffers are updated by each micro-batch."""
     blocks = [
-        m for n in (4, 8, 8) for m in (nn.LazyConv2d(n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU())
+        m
+        for n in (4, 8, 8, 8, 8, 8)
+        for m in (nn.LazyConv2d(n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU())
     ]
     net = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(5))
     net(torch.randn(2, 3, 8, 8))
@@ -77,7 +82,45 @@ def tied() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return model, batch
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
+def dropout() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Every layer draws masks; activations take more than weights."""
+    layers = [m for _ in range(8) for m in (nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.3))]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(4 * BATCH, 64),
+        torch.randn(4 * BATCH, 64),
+    )
+
+
+def wide(_: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Almost all of its time is in matrix products."""
+    torch.manual_seed(3)
+    layers = [m for _ in range(8) for m in (nn.Linear(512, 512), nn.ReLU())]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(4096, 512),
+        torch.randn(4096, 512),
+    )
+
+
+class _SumOfWeights(nn.Module):
+    """Two parameters get their gradient in one storage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.randn(64, 64) / 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ (self.a + self.b)).tanh()
+
+
+def shared() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    layers = [_SumOfWeights() for _ in range(4)]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(BATCH, 64),
+        torch.randn(BATCH, 64),
+    )
+
+
+MODELS = {"shared": shared, "dropout": dropout, "mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
 
 
 def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
@@ -85,57 +128,208 @@ def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     return MODELS[name]()
 
 
-def beside_eager(name: str, microbatches: int, planner: str) -> dict[str, Any]:
-    """Two steps of each: equal bits of gradients and buffers, and the bytes of this rank."""
+def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
+    """Two steps of each: equal bits of gradients, buffers and generators, and the bytes of this
+    rank. If `tight` the budget is less than what the ranks take without one."""
     (model, batch), (eager, _) = made(name), made(name)
-    step = pipeline(
-        model,
-        batch,
-        microbatches=microbatches,
-        link="12GB/s",
-        planner=planner,
-        timeout_s=120,
-    )
+    options: dict[str, Any] = {"link": "12GB/s", "timeout_s": 120}
+
+    def planned(budget: int | None) -> PipelineStep:
+        return pipeline(
+            model, batch, microbatches=microbatches, planner=planner, budget=budget, **options
+        )
+
+    step = planned(None)
+    for percent in (80, 90, 96, 99) if tight else ():
+        assert step.pipeline.claims is not None
+        try:
+            step = planned(max(step.pipeline.claims.peak_bytes_R) * percent // 100)
+            break
+        except FBError as error:
+            assert error.diagnostics[0].code == "FB1020"
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
-    used, losses = [], []
-    for _ in range(2):
+    used, losses, equal = [], [], True
+    for number in range(2):
+        torch.manual_seed(number)
         for x, y in zip(*(t.chunk(microbatches) for t in batch), strict=True):
             loss = eager(x, y)
             (loss / microbatches).backward()
+        state = torch.get_rng_state()
+        torch.manual_seed(number + 7 * dist.get_rank())
 
         def run(mark: Mark) -> Tensor | None:
             with mark("step"):
                 return step(*batch)
 
         result, uses = measure_regions(run)
+        draws = any(c.token for c in step.program.graph.cnodes)
+        equal = equal and (not draws or torch.equal(state, torch.get_rng_state()))
         used.append(uses["step"].peak_bytes_over_entry)
         losses.append(None if result is None else result.item())
     grads = {n: p.grad for n, p in params.items() if p.grad is not None}
     theirs = dict(eager.named_parameters())
-    equal = all(torch.equal(g, expected(theirs[n])) for n, g in grads.items())
+    equal = equal and all(torch.equal(g, expected(theirs[n])) for n, g in grads.items())
     read = {x for s in step.stages.values() for c in s.forward for x in _reads(step, c)}
     own = {b.names[0] for b in step.program.binding.buffers if b.name in read}
     changed = [n for n in buffers if n in own]
     eager_buffers = dict(eager.named_buffers())
     equal = equal and all(torch.equal(buffers[n], eager_buffers[n]) for n in changed)
-    bound = step.program.binding
-    there = [p.name for p in bound.params] + [x.name for x in bound.buffers]
-    entry = sum(size(step.values[n]) for n in there if n in read)
-    entry += sum(
-        microbatches * size(step.values[a.name]) for a in bound.arguments if a.name in read
-    )
     return {
         "case": name,
+        "microbatches": microbatches,
         "equal": equal,
         "gradients": sorted(grads),
         "buffers": len(changed),
         "measured": used[0],
         "proven": step.peak_bytes,
-        "entry": entry,
+        "gradient_bytes": sum(size_of(g) for g in grads.values()),
+        "entry": entry_bytes(step, microbatches),
         "losses": losses,
         "ranks": step.pipeline.ranks,
+        "stages": len(step.pipeline.stages),
+        "remade": sum(b - a for s in step.pipeline.stages for a, b in s.remade),
+    }
+
+
+def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[str, Any]:
+    """Three clipped steps of AdamW beside eager's: equal bits of parameters, buffers and states, of
+    a checkpoint too. `replicas`: two of half the ranks each, on other data. `alone`: the budget of
+    a rank is less than the model's parameters, gradients and states take."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    count = 2 if way == "replicas" else 1
+    width = size // count
+    groups = [
+        dist.new_group(list(range(r * width, (r + 1) * width)), timeout=TIMEOUT)
+        for r in range(count)
+    ]
+    peers = [dist.new_group(list(range(r, size, width)), timeout=TIMEOUT) for r in range(width)]
+    mine = rank // width
+    batches = []
+    for replica in range(count):
+        torch.manual_seed(11 + replica)
+        batches.append([t[torch.randperm(len(t))] for t in made(name)[1]])
+    eagers = [made(name)[0] for _ in range(count)]
+    ours, theirs = adamw(model := made(name)[0]), [adamw(eager) for eager in eagers]
+    least = 4 * sum(map(size_of, model.parameters()))
+    step = pipeline(
+        model,
+        tuple(batches[mine]),
+        microbatches=microbatches,
+        planner=planner,
+        budget=least - 1 if way == "alone" else None,
+        link="12GB/s",
+        optimizer=ours,
+        max_grad_norm=0.5,
+        group=groups[mine],
+        replicas=peers[rank % width] if count > 1 else None,
+        timeout_s=120,
+    )
+    used: list[int] = []
+    for number in range(3):
+        for replica, (eager, batch) in enumerate(zip(eagers, batches, strict=True)):
+            torch.manual_seed(number + 100 * replica)
+            for x, y in zip(*(t.chunk(microbatches) for t in batch), strict=True):
+                (eager(x, y) / microbatches).backward()
+        for params in zip(*(eager.parameters() for eager in eagers), strict=True):
+            mean = torch.stack([expected(p) / count for p in params]).sum(0)
+            for p in params:
+                expected(p).copy_(mean)
+        for eager, optimizer in zip(eagers, theirs, strict=True):
+            nn.utils.clip_grad_norm_(eager.parameters(), 0.5, foreach=False)
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.manual_seed(number + 100 * mine if rank % width == 0 else 55)
+
+        def run(mark: Mark) -> Tensor | None:
+            with mark("step"):
+                return step(*batches[mine])
+
+        entry = entry_bytes(step, microbatches) + sum(
+            size_of(x) for held in ours.state.values() for x in held.values() if x.dim()
+        )
+        _, uses = measure_regions(run)
+        used.append(entry + uses["step"].peak_bytes_over_entry)
+    parts: list[Any] = [None] * width
+    dist.all_gather_object(parts, step.state_dict(), group=groups[mine])
+    whole = PipelineStep.merged(parts)
+    again = made(name)[0]
+    again.load_state_dict(whole["model"])
+    resumed = adamw(again)
+    resumed.load_state_dict(whole["optimizer"])
+    equal = same(again.state_dict(), eagers[mine].state_dict())
+    for index, held in theirs[mine].state_dict()["state"].items():
+        equal = equal and same(held, resumed.state_dict()["state"][index])
+    return {
+        "case": name,
+        "microbatches": microbatches,
+        "equal": equal,
+        "ranks": width,
+        "measured": max(used),
+        "entry": 0,
+        "proven": step.peak_bytes,
+        "gradient_bytes": sum(size_of(p) for p in step.values.values() if p.requires_grad),
+        "gradients": sorted(f"{mine} {path}" for path in parts[rank % width]["model"]),
+        "clean": all(p.grad is None for p in model.parameters()),
+    }
+
+
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def entry_bytes(step: PipelineStep, microbatches: int) -> int:
+    """What a rank holds before its step: parameters and buffers of its stages, and their inputs."""
+    bound = step.program.binding
+    read = {x for s in step.stages.values() for c in s.forward for x in _reads(step, c)}
+    there = [p.name for p in bound.params] + [x.name for x in bound.buffers]
+    held = sum(size_of(step.values[n]) for n in there if n in read)
+    return held + sum(
+        microbatches * size_of(step.values[a.name]) for a in bound.arguments if a.name in read
+    )
+
+
+def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
+    """The schedule and stages in PyTorch's runtime, beside rows: gradients, buffers, and the most
+    bytes that cross stages and are here at one time."""
+    (model, batch), (theirs, _) = made(name), made(name)
+    options: dict[str, Any] = {"microbatches": microbatches, "device": "v100-16gb"}
+    step = pipeline(model, batch, planner=planner, timeout_s=120, **options)
+    other = pipeline(theirs, batch, planner=planner, timeout_s=120, **options)
+    schedule = other.torch_schedule(*batch)
+    most = [0]
+
+    def count(run: RankRun) -> None:
+        most[0] = max(most[0], sum(size_of(t) for ts in run.live.values() for t in ts))
+
+    around_steps(lambda _: None, count)
+    step(*batch), schedule.step(*batch)
+    losses = (step(*batch), schedule.step(*batch))
+    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    found = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    equal = grads.keys() == found.keys() and all(torch.equal(g, found[n]) for n, g in grads.items())
+    buffers = zip(model.buffers(), theirs.buffers(), strict=True)
+    equal = equal and all(torch.equal(a, b) for a, b in buffers)
+    received = [
+        info.buffer
+        for stage in schedule.runtime._stages
+        for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
+        for info in infos
+        if not info.is_root_arg and info.buffer is not None
+    ]
+    return {
+        "case": name,
+        "equal": equal,
+        "gradients": sorted(grads),
+        "losses": [None if loss is None else loss.item() for loss in losses],
+        "rows": most[0],
+        "runtime": sum(map(size_of, received)),
+        "csv": schedule.csv,
     }
 
 
@@ -144,7 +338,7 @@ def expected(param: nn.Parameter) -> Tensor:
     return param.grad
 
 
-def size(tensor: Tensor) -> int:
+def size_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
@@ -180,13 +374,16 @@ def fails(rank: int, told: Path, *, hangs: bool) -> dict[str, Any]:
     return {"refused": None}
 
 
-def around_steps(before: Callable[[RowStep], None]) -> None:
-    """Calls `before` with each step of this rank's row."""
+def around_steps(
+    before: Callable[[RowStep], None], after: Callable[[RankRun], None] = lambda _: None
+) -> None:
+    """Calls `before` with each step of this rank's row, and `after` behind it."""
     real = RankRun._step
 
     def stepped(self: RankRun, step: RowStep) -> None:
         before(step)
         real(self, step)
+        after(self)
 
     setattr(RankRun, "_step", stepped)  # noqa: B010
 
@@ -207,13 +404,12 @@ def refusals(rank: int) -> dict[str, Any]:
     options: dict[str, Any] = {"device": "v100-16gb", "timeout_s": 60}
     attempt(lambda: pipeline(model, batch, microbatches=3, **options))
     attempt(lambda: pipeline(model, batch, microbatches=4, budget=1000, **options))
-    other = WithLoss(nn.Sequential(nn.Linear(96, 96), nn.Dropout(0.5)), nn.functional.mse_loss)
-    attempt(lambda: pipeline(other, batch, microbatches=4, **options))
     attempt(lambda: pipeline(model.net, batch[:1], microbatches=4, **options))  # type: ignore[arg-type]
     unlike = (model, batch) if rank else made("cnn")
     attempt(lambda: pipeline(*unlike, microbatches=4, **options))
     step = pipeline(model, batch, microbatches=4, **options)
     attempt(lambda: step(batch[0][:8], batch[1][:8]))
+    attempt(lambda: step.torch_schedule(*batch).step(batch[0][:8], batch[1][:8]))
     return {"case": "refusals", "codes": codes}
 
 
@@ -228,8 +424,12 @@ def main(rank: int, size: int, store: str, cases: list[str]) -> None:
         elif case == "refusals":
             answer = refusals(rank)
         else:
-            name, microbatches, planner = case.split(":")
-            answer = beside_eager(name, int(microbatches), planner)
+            name, microbatches, planner, *way = case.removeprefix("train:").split(":")
+            if way == ["torch"]:
+                answer = in_torch(name, int(microbatches), planner)
+            else:
+                run = trains if case.startswith("train:") else beside_eager
+                answer = run(name, int(microbatches), planner, *way)
         print("JSON" + json.dumps(answer), flush=True)
     if cases[-1] not in ("dies", "hangs"):
         dist.destroy_process_group()

@@ -92,6 +92,15 @@ row 2
 """
 """Right, but not if a `recv` held up its rank until the copy has ended."""
 
+LATER = (
+    RIGHT.replace("reads input\n", "reads input wgt 4ns keep 9 extra 3\n")
+    .replace("  free act 0 mb 0\n  recv act 0 from 0 mb 1\n", "  recv act 0 from 0 mb 1\n")
+    .replace("  fwd 1 mb 1\n", "  wgt 1 mb 0\n  free act 0 mb 0\n  fwd 1 mb 1\n")
+    .replace("  bwd 1 mb 1\n  free act", "  bwd 1 mb 1\n  wgt 1 mb 1\n  free act")
+    .replace("period 46ns makespan 122ns", "period 54ns makespan 130ns")
+)
+"""`RIGHT`, with gradients of parameters of stage 1 in a pass of their own."""
+
 
 @dataclass(frozen=True)
 class Break:
@@ -155,6 +164,15 @@ BREAKS: Sequence[Break] = (
           "  send act 0 to 1 mb 1\n  recv grad 0 from 1 mb 0\n"),
     Break("each waits for the next", "FB1016", f"{_SENT}  wait act 2 mb 0\n",
           f"  wait act 2 mb 0\n{_SENT}", text=ROUND),
+    Break("gradients of parameters before their backward", "FB1006",
+          "  bwd 1 mb 1\n  wgt 1 mb 1\n", "  wgt 1 mb 1\n  bwd 1 mb 1\n", text=LATER),
+    Break("gradients of parameters never made", "FB1005", "  wgt 1 mb 1\n", "", text=LATER),
+    Break("gradients of parameters out of order", "FB1013", "wgt 1 mb 0", "wgt 1 mb 1", text=LATER),
+    Break("gradients of parameters of a stage without", "FB1003", "  fwd 0 mb 1\n",
+          "  fwd 0 mb 1\n  wgt 0 mb 0\n", text=LATER),
+    Break("freed before gradients of parameters read it", "FB1006",
+          "  wgt 1 mb 1\n  free act 0 mb 1\n", "  free act 0 mb 1\n  wgt 1 mb 1\n", text=LATER),
+    Break("bytes kept for gradients of parameters", "FB1018", "keep 9", "keep 30", text=LATER),
     Break("over the budget", "FB1017", "budget 139", "budget 138"),
     Break("another peak", "FB1018", "peaks 139 103", "peaks 139 102"),
     Break("another makespan", "FB1018", "makespan 122ns", "makespan 121ns"),
@@ -199,6 +217,8 @@ def changed(rng: random.Random, pipeline: Pipeline) -> Pipeline:
 def _renumbered(rng: random.Random, step: RowStep) -> RowStep:
     more = rng.choice((-1, 1))
     if isinstance(step, StageRun):
+        if rng.random() < 0.3:
+            return replace(step, word=rng.choice(("fwd", "bwd", "wgt")))
         if rng.random() < 0.5:
             return replace(step, stage=max(0, step.stage + more))
         return replace(step, microbatch=max(0, step.microbatch + more))

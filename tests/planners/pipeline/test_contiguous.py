@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -114,6 +115,44 @@ def test_recompute_takes_the_best_of_all_ways_of_all_stages() -> None:
         plain = ContiguousSearch(replace(layers, inner_bytes_L=())).least()
         gained += least is not None and (plain is None or least < plain.period_ns)
     assert gained > 10
+
+
+def test_ways_of_a_stage_by_walking_its_backward() -> None:
+    """Bytes of each way, step by step: what a segment drops is there during its backward alone."""
+    rng = random.Random(14)
+    seen = 0
+    for _ in range(40):
+        layers = with_recompute(rng)
+        n = len(layers)
+        ways = list(layers.ways(0, n))
+        for faster, way in pairwise(ways):
+            assert faster.load_ns <= way.load_ns
+            assert way.keep_bytes < faster.keep_bytes or way.extra_bytes < faster.extra_bytes
+        for way in ways:
+            starts = {a for a, _ in way.remade}
+            again = {layer for a, b in way.remade for layer in range(a, b)}
+            inputs = [k - x for k, x in zip(layers.kept_bytes_L, layers.inner_bytes_L, strict=True)]
+            held = [
+                layers.kept_bytes_L[x] if x not in again
+                else max(inputs[x], layers.activation_bytes_B[x]) if x in starts else 0
+                for x in range(n)
+            ]  # fmt: skip
+            assert sum(held) == way.keep_bytes
+            most = now = sum(held)
+            for x in reversed(range(n)):
+                for a, b in way.remade:
+                    if x == b - 1:
+                        now += sum(layers.kept_bytes_L[a:b]) - inputs[a]
+                        most = max(most, now)
+                if x in again:
+                    now -= layers.kept_bytes_L[x] - (inputs[x] if x in starts else 0)
+                now -= held[x] if x not in again or x in starts else 0
+            assert now == 0
+            assert most == way.keep_bytes + way.extra_bytes
+            load = layers.load_ns(0, n) + sum(layers.forward_ns_L[x] for x in again)
+            assert load == way.load_ns
+            seen += len(way.remade) > 1
+    assert seen > 20
 
 
 def _least_with(layers: Layers, stages: Sequence[Range], ways: Sequence[StageWay]) -> int | None:

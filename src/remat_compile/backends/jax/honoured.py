@@ -46,6 +46,9 @@ OMITTED: Mapping[str, tuple[Omitted, ...]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
         Omitted("dropout_p", 6, (0,)),
     ),
+    "aten._linalg_svd.default": (Omitted("driver", only=(None,)),),
+    "aten._linalg_solve_ex.default": (Omitted("check_errors", only=(False,)),),
+    "aten._trilinear.default": (Omitted("unroll_dim", 7),),
     "aten.convolution_backward.default": (Omitted("bias_sizes", 3),),
     "aten.copy.default": (Omitted("non_blocking", 2),),
     # These three speak to the backward, which is another operator and is given them itself.
@@ -54,15 +57,30 @@ OMITTED: Mapping[str, tuple[Omitted, ...]] = {
     ),
     "aten.empty_strided.default": (Omitted("stride", 1),),
     "aten.expand.default": (Omitted("implicit"),),
+    "aten.expand_copy.default": (Omitted("implicit"),),
     "aten.gather.default": (Omitted("sparse_grad"),),
     # The result has the sign of what it was computed from: PyTorch refuses negative slopes here.
     "aten.leaky_relu_backward.default": (Omitted("self_is_result", 3),),
+    "aten.linalg_cholesky_ex.default": (Omitted("check_errors", only=(False,)),),
+    "aten.linalg_inv_ex.default": (Omitted("check_errors", only=(False,)),),
+    "aten.linalg_lu.default": (Omitted("pivot", only=(True,)),),
+    "aten.linalg_lu_factor_ex.default": (
+        *(Omitted("pivot", only=(True,)), Omitted("check_errors", only=(False,))),
+    ),
+    "aten.lu_unpack.default": (
+        *(Omitted("unpack_data", 2, (True,)), Omitted("unpack_pivots", 3, (True,))),
+    ),
     "aten.log_sigmoid_backward.default": (Omitted("buffer", 2),),
     # The indices of the forward say where each maximum came from.
     "aten.max_pool2d_with_indices_backward.default": (
         *(Omitted("kernel_size", 2), Omitted("stride", 3), Omitted("padding", 4)),
         *(Omitted("dilation", 5), Omitted("ceil_mode", 6)),
     ),
+    "aten.max_pool3d_with_indices_backward.default": (
+        *(Omitted("kernel_size", 2), Omitted("stride", 3), Omitted("padding", 4)),
+        *(Omitted("dilation", 5), Omitted("ceil_mode", 6)),
+    ),
+    "aten.max_unpool3d.default": (Omitted("stride", 3), Omitted("padding", 4)),
     "aten.new_empty_strided.default": (Omitted("stride", 2),),
     "aten.repeat_interleave.self_int": (Omitted("output_size"),),
     # Unsorted, PyTorch gives the values in an order of its own.

@@ -96,7 +96,10 @@ def compiled_step(
         grads=_left(program, lowered.backward_outputs),
     )
     keys = copies_of(program, schedule)
-    copies = PlanCopies(program, schedule, interface.inputs, optimizer) if keys else None
+    exported = lowered.exported
+    away = next(exported.original.parameters()) if exported.is_away else None
+    given = program, schedule, interface.inputs, optimizer, away
+    copies = PlanCopies(*given) if keys or exported.is_away else None
     source, saved = emit_with_saved(program, schedule, interface)
     title = comment(f"{TITLE} {program.graph.name} @{schedule.name}>")
     compiled = _kernels(lowered, kernels)

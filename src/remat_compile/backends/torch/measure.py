@@ -77,8 +77,7 @@ def measure_step(
         finally:
             flight.mark = None
 
-    device = next(module.parameters()).device
-    seconds, uses = measure_regions(run, device)
+    seconds, uses = measure_regions(run, torch.device(step.program.header.device))
     before, between = bytes_at_entries(step.program, step.schedule, env)
     # What is carried over is measured too: kernels of a GPU give some of it, a seed or a state of
     # a generator, on the host.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy, deepcopy
 from functools import wraps
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten
 
 from ...capture.lowered import Lowered
+from ...capture.torch.fetched import fetching
 from ...capture.trace.branches import changed_reads
 from ...capture.trace.lock import do_originals_run, settled, undisturbed
 from ...capture.trace.module import StandIn
@@ -75,6 +77,7 @@ class PlannedStep:
         self.flight = flight
         self.source = source
         self.copies = copies
+        self._exported = exported
         self._spec = exported.in_spec
         self._arguments = Arguments(exported.original.forward, exported.args, exported.kwargs)
         spec = tree_flatten((exported.args, exported.kwargs))[1]
@@ -147,15 +150,17 @@ class PlannedStep:
         with settled():
             pass
         forward = self.original.get("forward")  # one that was set on the module
-        return (
-            self.base.forward(owner, *args, **kwargs)
-            if forward is None
-            else forward(*args, **kwargs)
-        )
+        with fetching(self._exported) if self._exported.is_away else nullcontext():
+            return (
+                self.base.forward(owner, *args, **kwargs)
+                if forward is None
+                else forward(*args, **kwargs)
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
         """The step for a copy of the model: what is generated is shared, its state is not."""
         same = ("program", "schedule", "flight", "copies", "graphs", "_spec", "_arguments")
+        same = (*same, "_exported")
         for name in (*same, "_returns", "_reads"):
             shared = getattr(self, name)
             memo[id(shared)] = shared

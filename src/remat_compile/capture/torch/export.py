@@ -29,7 +29,7 @@ from torch.utils._pytree import (
 
 from ...device.fake_tensors import FakeTensorMode
 from ...ir.diagnostics import Diagnostic, fail
-from ..guards.call_guards import guards_of_call
+from ..guards.call_guards import CallGuards, LocalNames, guards_of_call
 from ..lowered import Exported
 from ..output_spec import ALL_RESULTS, Wanted
 from ..trace.autocast import Autocast
@@ -41,7 +41,7 @@ from ..trace.parallel import check_not_spread, replica_of
 from .graph.prepare import check_dense
 from .observe import CALL_ONCE, observe
 from .places import place_of, refused
-from .without_values import file_on_device, on_device
+from .without_values import device_away, file_on_device, on_device
 
 NO_NUMBERS = "compute with the tensor (torch.where), not with the number in it (`.item()`)"
 SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
@@ -75,16 +75,28 @@ def export(
     _check_trainable(module)
     _check_kinds(module, args, kwargs)
     args, kwargs = unalias(args, kwargs)
+    away = None
     if not has_values(module):
         module, args, kwargs = on_device(module, args, kwargs, torch.device("cpu"))
+    else:
+        away = device_away(module, args, kwargs)
+    if away is not None and dynamic_shapes is not None:
+        message = "sizes are dynamic, and parameters do not lie where the step runs"
+        fail("FB0555", message, hint="leave out dynamic_shapes=, or move the model")
     with exchanging(), _quiet(), unchanged(module):
         args, kwargs = as_forward_sees(module, args, kwargs)
+    own, sample = module, (args, kwargs)
+    if away is not None:
+        module, args, kwargs = on_device(module, args, kwargs, away)
     guards = None
     what = f"PyTorch cannot capture the forward of {type(module).__name__}"
     with refused("FB0501", what, module, args, kwargs):
         with exchanging(), _quiet(), unchanged(module):
             seen = observe(module, args, kwargs, wanted)
-        if guarded:
+        if away is not None:
+            why = "its parameters do not lie where the step runs"
+            guards = CallGuards(LocalNames(own), None, seen.changing, why)
+        elif guarded:
             with capturing(), _quiet(), unchanged(module):
                 guards = guards_of_call(module, args, kwargs, seen.changing)
         results = None if strict else seen.results
@@ -99,7 +111,7 @@ def export(
                     )
                 except _ForwardError as held:
                     raise held.error from None
-    return replace(
+    made = replace(
         _exported(program, module, args, kwargs),
         has_checkpoints=strict,
         is_live=True,
@@ -109,6 +121,12 @@ def export(
         results=results,
         given=given,
     )
+    if away is None:
+        return made
+    own_args, own_kwargs = sample
+    flat = tuple(tree_leaves(sample))
+    home = replace(made, original=own, module=own, args=own_args, kwargs=own_kwargs, flat_args=flat)
+    return replace(made, home=replace(home, is_away=True))
 
 
 class _ForwardError(Exception):

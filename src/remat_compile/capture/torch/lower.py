@@ -57,7 +57,8 @@ def lower(exported: Exported) -> Iterator[Lowered]:
             told = tuple(what_backward_changes(state, exported.changing))
         _check_sizes(exported, _guards(exported)[asked_before:])
         lowered = _lower(exported, joint)
-        yield replace(lowered, warnings=(*lowered.warnings, *told))
+        lowered = replace(lowered, warnings=(*lowered.warnings, *told))
+        yield replace(lowered, exported=exported.home or exported)
 
 
 def _guards(exported: Exported) -> list[Any]:

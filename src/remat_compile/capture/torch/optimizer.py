@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 from ...device.memory import measure_peak
+from ...device.shards import is_sharded, own_rows
 from ...ir.diagnostics import fail
 from ...ir.expr import Const
 from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
@@ -224,7 +225,7 @@ class OptimizerUpdates:
         kind = f"torch.optim.{type(self.optimizer).__name__}"
         read = (*(Ref(a.name) for a in old), *map(Ref, grads))
         call = Call(UPDATE_OP, (*read, kind, update.group))
-        elements = sum(one.parameter.numel() for one in update.of)
+        elements = sum(own_rows(one.parameter).numel() for one in update.of)
         made = CNode(name, "opt", tuple(a.name for a in new), call)
         return replace(
             made,
@@ -232,6 +233,14 @@ class OptimizerUpdates:
             time_ns=self._measured_ns(update) if measured else None,
             host_time_ns=round(HOST_NS_AN_ELEMENT * elements) + 1,
         )
+
+    def bytes_on(self, names: Sequence[str]) -> tuple[int, int]:
+        """Bytes of the states of these parameters, and what one step of the optimizer takes for
+        itself on them."""
+        found = [self._of[name] for name in names if name in self._of]
+        states = sum(len(one.states) * one.parameter.nbytes for one in found)
+        groups = [tuple(one for one in found if one.group == g) for g, _ in enumerate(self._groups)]
+        return states, max((self._workspace_bytes(_Update(g)) for g in groups if g), default=0)
 
     @property
     def origin(self) -> dict[str, str]:
@@ -304,9 +313,9 @@ class OptimizerUpdates:
         group, times = self.optimizer.param_groups[update.group], []
         device = update.of[0].parameter.device
         with plain_mode(device):
-            made = [torch.zeros_like(one.parameter, requires_grad=False) for one in update.of]
+            made = [_zeros(one.parameter) for one in update.of]
             states = [
-                {k: torch.zeros_like(v) if isinstance(v, Tensor) else v for k, v in own.items()}
+                {k: _zeros(v) if isinstance(v, Tensor) else v for k, v in own.items()}
                 for own in (self.optimizer.state.get(one.parameter, {}) for one in update.of)
             ]
             for _ in range(3):
@@ -329,10 +338,20 @@ def updates_of(
         message = "a replica of DistributedDataParallel sums gradients before its optimizer steps"
         hint = "leave out optimizer=, and step after the backward"
         fail("FB0546", message, hint=hint)
+    home = exported.home or exported
+    if max_grad_norm is not None and any(map(is_sharded, home.original.parameters())):
+        message = "the norm of sharded gradients is known to no rank alone"
+        fail("FB0556", message, hint="leave out max_grad_norm=")
     # One on `meta` was copied for capture: the optimizer has the parameters of the user's own.
     given = exported.given
-    model = exported.original if given is None or has_values(given) else given
+    model = home.original if given is None or has_values(given) else given
     return OptimizerUpdates(optimizer, model, max_grad_norm)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros that lie in memory as a tensor does, on its device; all of one that is sharded."""
+    form: Any = {"dtype": like.dtype, "device": like.device}
+    return torch.empty_strided(like.shape, like.stride(), **form).zero_()
 
 
 _AGAIN = "compile again with the optimizer as it is now"

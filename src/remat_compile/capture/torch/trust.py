@@ -25,6 +25,7 @@ from ..trace.autocast import Autocast
 from ..trace.module import unchanged
 from ..trace.outputs import asks_for_cache
 from ..trace.places import first_place, paths_of
+from .fetched import fetched, fetching
 from .graph.operators import is_compared
 from .observe import CALL_ONCE
 from .places import BY_REGIONS, CHECKPOINT, refused
@@ -91,13 +92,13 @@ def check_against_eager(
             message = f"the first call of the model gives buffer {b.names[0]} another shape"
             raise FBError(Diagnostic("FB0513", message, hint=CALL_ONCE))
     with refused("FB0512", "the captured graph does not run", exported.original):
-        ours = _of_graph(program, values, compare)
+        ours = _of_graph(program, values, compare, is_away=exported.is_away)
     if replayed:
         raise FBError(replayed)
     compared = differences(
         {name: ours.get(name) for name in theirs},
         theirs,
-        lambda: _of_graph(program, values, lambda *_: None),
+        lambda: _of_graph(program, values, lambda *_: None, is_away=exported.is_away),
         lambda: eager_step(exported, program),
     )
     different = compared.real
@@ -160,11 +161,13 @@ def _warn_of(changing: Sequence[str]) -> None:
 
 
 def _of_graph(
-    program: Program, values: Mapping[str, Tensor], again: Again
+    program: Program, values: Mapping[str, Tensor], again: Again, *, is_away: bool
 ) -> dict[str, Tensor | None]:
     graph, binding = program.graph, program.binding
     buffers = {b.name: values[b.name].clone() for b in binding.buffers if b.update is not None}
     steps = _with_replays(graph, frees_after_last_use(graph, capture_order(graph)))
+    if is_away:
+        steps = fetched(program, steps)
     with forked_generators():
         done = execute(program, steps, {**values, **buffers}, again=again)
         state = torch.get_rng_state()
@@ -186,7 +189,13 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
     """Results, gradients and new buffers of the model itself, run once with ones as tangents."""
     binding, module = program.binding, exported.original
     off = Autocast(exported.device.type).around()
-    with unchanged(module), forked_generators(), torch.enable_grad(), off:
+    with (
+        unchanged(module),
+        forked_generators(),
+        torch.enable_grad(),
+        off,
+        fetching(exported) as leaves,
+    ):
         before = _with_cloned_buffers(module)
         # Hooks of the model itself run around a step, and `exported.args` are behind them.
         call = module.forward if exported.is_live else module
@@ -198,7 +207,9 @@ def eager_step(exported: Exported, program: Program) -> dict[str, Tensor | None]
         targets: dict[str, Tensor] = {}
         for p in binding.params:
             if p.grad is not None:
-                targets[f"gradient of {p.names[0]}"] = module.get_parameter(p.names[0])
+                parameter = module.get_parameter(p.names[0])
+                target = leaves.get(id(parameter), parameter)
+                targets[f"gradient of {p.names[0]}"] = target
         tensors = [leaf for leaf in exported.flat_args if isinstance(leaf, Tensor)]
         for index, _ in binding.input_grads:
             targets[f"gradient of {binding.arguments[index].path}"] = tensors[index]

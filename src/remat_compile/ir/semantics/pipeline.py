@@ -135,8 +135,7 @@ class _Clock:
             step, now = row[len(spans)], self.now[rank]
             end = now
             if isinstance(step, StageRun):
-                stage = self.pipeline.stages[step.stage]
-                ns = stage.forward_ns if step.word == "fwd" else stage.backward_ns
+                ns = self.pipeline.stages[step.stage].pass_ns(step.word)
                 self.busy[rank] += ns
                 end = now + ns
             elif isinstance(step, Move):

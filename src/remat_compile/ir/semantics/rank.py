@@ -22,6 +22,7 @@ class RankMachine:
     live: set[Value] = field(default_factory=set)
     in_flight: dict[Value, str] = field(default_factory=dict)
     kept: set[tuple[int, int]] = field(default_factory=set)
+    deferred: set[tuple[int, int]] = field(default_factory=set)
     ran: set[tuple[str, int, int]] = field(default_factory=set)
     moved: set[Value] = field(default_factory=set)
     peak_step: int = -1
@@ -55,7 +56,8 @@ class RankMachine:
         p = self.pipeline
         if isinstance(step, StageRun):
             known = step.stage <= p.last_stage and step.microbatch < p.microbatches
-            self._require(known, "FB1003", step, "there is no such stage or micro-batch")
+            known = known and step.word in p.stages[step.stage].passes
+            self._require(known, "FB1003", step, "there is no such stage, pass or micro-batch")
             rank = p.stages[step.stage].rank
             self._require(rank == self.rank, "FB1004", step, f"the stage is on rank {rank}")
             return
@@ -91,6 +93,12 @@ class RankMachine:
         self._require(in_order, "FB1013", step, f"micro-batch {k - 1} has not run")
         if step.word == "bwd":
             during = self._backward(step) + stage.backward_extra_bytes
+        elif step.word == "wgt":
+            self._require((s, k) in self.deferred, "FB1006", step, "its backward has not run")
+            self._need_outer(step)
+            during = self.now_bytes + stage.weight_extra_bytes
+            self.deferred.discard((s, k))
+            self.now_bytes -= stage.weight_keep_bytes
         else:
             if s:
                 self._need(("act", s - 1, k), step)
@@ -102,21 +110,29 @@ class RankMachine:
         self.ran.add(key)
         return during
 
+    def _need_outer(self, step: StageRun) -> None:
+        """Requires what a backward and the pass behind it read from other stages."""
+        p, s, k = self.pipeline, step.stage, step.microbatch
+        if p.stages[s].reads_input:
+            self._need(("act", s - 1, k), step)
+        if s < p.last_stage and p.has_gradient(s):
+            self._need(("grad", s, k), step)
+
     def _backward(self, step: StageRun) -> int:
         p, s, k = self.pipeline, step.stage, step.microbatch
         stage = p.stages[s]
         self._require((s, k) in self.kept, "FB1006", step, "its forward has not run")
-        if stage.reads_input:
-            self._need(("act", s - 1, k), step)
+        self._need_outer(step)
         if stage.reads_output:
             self._need(("act", s, k), step)
-        if s < p.last_stage and p.has_gradient(s):
-            self._need(("grad", s, k), step)
         if s and p.has_gradient(s - 1):
             self._take(("grad", s - 1, k), step)
         during = self.now_bytes
         self.kept.discard((s, k))
         self.now_bytes -= stage.keep_bytes
+        if "wgt" in stage.passes:
+            self.deferred.add((s, k))
+            self.now_bytes += stage.weight_keep_bytes
         return during
 
     def _move(self, step: Move) -> int:
@@ -145,7 +161,7 @@ class RankMachine:
         p = self.pipeline
         for s, stage in enumerate(p.stages):
             for k in range(p.microbatches if stage.rank == self.rank else 0):
-                for word in ("fwd", "bwd"):
+                for word in stage.passes:
                     ran = (word, s, k) in self.ran
                     self._require(ran, "FB1005", None, f"{word} {s} mb {k} never runs")
         for left, how in ((self.in_flight, "in flight"), (self.live, "left")):

@@ -27,11 +27,13 @@ from ..span import Span
 _MOST = 10**18
 _NUMBER = r"(\d{1,19})"
 _STEP = re.compile(rf"(\w+)(?: (act|grad))? {_NUMBER}(?: (?:to|from) {_NUMBER})? mb {_NUMBER}")
-_WORDS = {StageRun: ("fwd", "bwd"), Move: ("send", "recv"), OnValue: ("wait", "free")}
+_WORDS = {StageRun: ("fwd", "bwd", "wgt"), Move: ("send", "recv"), OnValue: ("wait", "free")}
 _STAGE = re.compile(
     rf"stage {_NUMBER} on {_NUMBER} layers {_NUMBER}\.\.{_NUMBER} fwd {_NUMBER}ns bwd {_NUMBER}ns "
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
     r"(?: reads ((?:input)?(?: ?output)?))?"
+    rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER})?"
+    r"(?: remakes ((?: ?\d{1,9}\.\.\d{1,9})+))?"
 )
 _STAGE_NUMBERS = [f.name for f in fields(PipelineStage) if f.type == "int"]
 _HEAD = re.compile(r'pipeline 1 by ("(?:[^"\\]|\\.)*")')
@@ -72,6 +74,13 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             f"extra {s.forward_extra_bytes} {s.backward_extra_bytes} "
             f"crosses {s.activation_bytes} {s.gradient_bytes}"
             + (f" reads {' '.join(reads)}" if reads else "")
+            + (
+                f" wgt {s.weight_ns}ns keep {s.weight_keep_bytes} extra {s.weight_extra_bytes}"
+                if "wgt" in s.passes
+                else ""
+            )
+            + (" remakes" if s.remade else "")
+            + "".join(f" {a}..{b}" for a, b in s.remade)
         )
     if (c := pipeline.claims) is not None:
         peaks = " ".join(map(str, c.peak_bytes_R))
@@ -178,14 +187,19 @@ class _Reader:
 
     def _stage(self, line: str, span: Span) -> None:
         match = self._match(_STAGE, line, span)
-        number, *numbers = map(int, match.groups()[:12])
+        said = match.groups(default="0")
+        number, *numbers = map(int, (*said[:12], *said[13:16]))
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
-        stage = dict(zip(_STAGE_NUMBERS, numbers, strict=True))
+        segments = [part.split("..") for part in (match[17] or "").split()]
         self.stages.append(
             PipelineStage(
-                **stage, reads_input="input" in reads, reads_output="output" in reads, span=span
+                **dict(zip(_STAGE_NUMBERS, numbers, strict=True)),
+                reads_input="input" in reads,
+                reads_output="output" in reads,
+                remade=tuple((int(a), int(b)) for a, b in segments),
+                span=span,
             )
         )
 

@@ -18,7 +18,7 @@ from ..registry import PlannerInfo, format_planner, parse_planner
 from ..results import silent
 from ..spelling.options import checked
 from .layers import Layers, Range, StageWay
-from .pattern import Pattern
+from .pattern import Times
 from .search.balanced import least_memory
 
 
@@ -35,11 +35,11 @@ class PipelinePlan:
     stages: tuple[Range, ...]
     ranks: tuple[int, ...]
     ways: tuple[StageWay, ...]
-    pattern: Pattern
+    pattern: Times
 
     @property
     def period_ns(self) -> int:
-        return self.pattern.period_ns + (self.pattern.backward_every_ns or 0)
+        return self.pattern.period_ns
 
     @property
     def aim_ns(self) -> int:
@@ -50,8 +50,8 @@ class PipelinePlan:
             return self.period_ns
         i, j = self.stages[0]
         first_ns = self.ways[0].load_ns - sum(self.layers.forward_ns_L[i:j])
-        last_ns = self.pattern.backward_ns(0, microbatches - 1) + first_ns
-        return last_ns - self.pattern.forward_ns_S[0]
+        last_ns = self.pattern.start_ns("bwd", 0, microbatches - 1) + first_ns
+        return last_ns - self.pattern.start_ns("fwd", 0, 0)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,10 @@ def _info(name: str, target: str) -> PlannerInfo:
 
 PIPELINE_PLANNERS: Mapping[str, PlannerInfo] = {
     "one-f-one-b": _info("one-f-one-b", "one_f_one_b:OneFOneB"),
-    "gpipe": _info("gpipe", "gpipe:GPipe"),
-    "pipedream": _info("pipedream", "pipedream:PipeDream"),
+    "gpipe": _info("gpipe", "baselines.gpipe:GPipe"),
+    "pipedream": _info("pipedream", "baselines.pipedream:PipeDream"),
+    "interleaved": _info("interleaved", "baselines.interleaved:Interleaved"),
+    "zb-h1": _info("zb-h1", "baselines.zb_h1:ZeroBubbleH1"),
     "madpipe": _info("madpipe", "madpipe:MadPipe"),
     "pipeline-ilp": _info("pipeline-ilp", "pipeline_ilp:PipelineIlp"),
 }

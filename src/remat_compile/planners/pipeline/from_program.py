@@ -8,41 +8,52 @@ updated buffer or other value is used on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from ...ir.analysis.separators import chain_of
 from ...ir.diagnostics import Note, fail
 from ...ir.graph import CALLER_KINDS, DTYPE_BYTES
-from ...ir.pipeline import StageProgram
+from ...ir.pipeline import PipelineStage, StageProgram
 from ...ir.program import Program
 from ...ir.semantics.sizes import Sizes
-from ..chains.stages import profile_of
+from ..chains.stages import needed_at_start, needed_part, profile_of, written_by
 from ..instance import Instance
 from .layers import Layers, Range
 
 
 @dataclass(frozen=True)
 class StageParts:
-    """The cNodes of a stage by number in the order they run (the loss in the last forward), what it
-    takes and gives, and its bytes as `ir/pipeline.py` has them."""
+    """The cNodes of a stage by number, as they run (the loss in the last forward, `weights` in a
+    third pass), and its bytes as `ir/pipeline.py` has them."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     kept: frozenset[int]
+    tokens: frozenset[int]
+    reads_input: bool
+    reads_output: bool
     held_bytes: int
     keep_bytes: int
     forward_extra_bytes: int
     backward_extra_bytes: int
+    weights: tuple[int, ...] = ()
+    weight_keep_bytes: int = 0
+    weight_extra_bytes: int = 0
+
+
+UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
 
 
 class StepLayers:
     """`forward_L[l]` and `backward_L[l]` are cNodes; `act_B[b]` and `grad_B[b]` the aNodes that
-    cross boundary b."""
+    cross boundary b. `update_bytes` tells, by names of parameters, the bytes of an optimizer's
+    states and what its step takes for itself."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, update_bytes: UpdateBytes | None = None):
         self.program = program
+        self._update_bytes = cache(update_bytes or (lambda _: (0, 0)))
         self.instance = inst = Instance.of(program, "device")
         index = {name: c for c, name in enumerate(inst.names_C)}
         self.forward_L = [[index[name] for name in block] for block in chain_of(program)]
@@ -173,8 +184,9 @@ class StepLayers:
                 yield x.names, "the buffer", layers
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
-        """Parameters, their gradients, buffers (twice if they are updated: the new contents stand
-        aside until all ranks have ended), the inputs of all micro-batches, and their losses."""
+        """Parameters, their gradients and states of an optimizer, buffers (twice if they are
+        updated: the new contents stand aside until all ranks have ended), the inputs of all
+        micro-batches, and their losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
@@ -186,11 +198,26 @@ class StepLayers:
         if stage[1] == len(self):
             made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
             total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
-        return total + self.weight_bytes(stage)
+        return total + self.weight_bytes(stage) + self.update_bytes(stage)[0]
+
+    def update_bytes(self, *stages: Range) -> tuple[int, int]:
+        """Bytes of the optimizer's states of these stages' parameters, and what its step takes."""
+        index, storage = self.instance.index_A, self.program.graph.storage
+        made = {a for stage in stages for a in self.param_grads(stage)}
+        names = [
+            p.names[0]
+            for p in self.program.binding.params
+            if p.grad is not None and index[storage[p.grad]] in made
+        ]
+        return self._update_bytes(tuple(names))
 
     def weight_bytes(self, stage: Range) -> int:
         """Those of the gradients that a stage makes, so of its parameters that train."""
-        return self.bytes_of(self.param_grads(stage))
+        made = self.param_grads(stage)
+        index, storage = self.instance.index_A, self.program.graph.storage
+        # Gradients of one storage become two.
+        each = [index[storage[p.grad]] for p in self.program.binding.params if p.grad is not None]
+        return self.bytes_of(a for a in each if a in made)
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
@@ -202,43 +229,134 @@ class StepLayers:
         }
         return {a for a in final if a in self.made_A and i <= self.made_A[a][0] < j}
 
-    def _kept(self, stage: Range) -> frozenset[int]:
-        """Forward values that a stage makes and its backward reads, its output left out."""
-        i, j = stage
-        return frozenset(
-            a
-            for a, (layer, forward) in self.made_A.items()
-            if forward
-            and i <= layer < j
-            and a not in self.act_B[j]
-            and not self.backward_readers.get(a, set()).isdisjoint(range(i, j))
-        )
+    @cached_property
+    def _again_C(self) -> list[bool]:
+        """The cNodes that may run again; a random one whose state takes more than it makes may not,
+        its results are kept."""
+        inst = self.instance
+        return [
+            makable and (token < 0 or inst.size_A[token] < self.bytes_of(writes))
+            for makable, token, writes in zip(
+                inst.makable_C, inst.token_C, inst.rewrites_C, strict=True
+            )
+        ]
 
-    def parts(self, i: int, j: int, microbatches: int) -> StageParts:
-        """The stage of layers [i, j), its bytes by its own steps."""
+    def _segment(self, stage: Range, a: int, b: int) -> tuple[int, ...]:
+        """The forward cNodes of layers [a, b) that run again right before their backward: they make
+        what that backward alone reads."""
+        inst = self.instance
+        forward = [c for layer in range(a, b) for c in self.forward_L[layer] if c != inst.loss]
+        there, wanted = set(self.act_B[b]), set()
+        for c in forward:
+            for x in inst.writes_C[c]:
+                readers = self.backward_readers.get(x, set()) & set(range(*stage))
+                if not self._again_C[c] or not readers <= set(range(a, b)):
+                    there.add(x)
+                elif readers:
+                    wanted.add(x)
+        return needed_part(inst, forward, wanted - there, there, again=True)
+
+    def weights(self, i: int, j: int) -> set[int]:
+        """The backward cNodes of layers [i, j) on which no gradient that passes from layer to layer
+        depends, and that read neither the output of their layer nor what a backward adds to."""
+        inst = self.instance
+        needed = {a for b in range(i, j) for a in self.grad_B[b]}
+        gone: set[int] = set()
+        found = set()
+        for layer in range(i, j):
+            for c in reversed(self.backward_L[layer]):
+                reads = set(inst.reads_C[c])
+                is_free = reads.isdisjoint(self.act_B[layer + 1] | gone)
+                if is_free and needed.isdisjoint(inst.writes_C[c]):
+                    found.add(c)
+                else:
+                    needed |= reads
+                    gone.add(inst.ends_C[c])
+        return found
+
+    def _draw_bytes(self, forward: Iterable[int], beside: int) -> int:
+        """What drawing takes beyond so many bytes: every random cNode once before the row, and the
+        state that is looked at behind a forward that draws."""
+        inst = self.instance
+        random = [c for c, token in enumerate(inst.token_C) if token >= 0]
+        most = max(
+            (inst.workspace_C[c] + self.bytes_of(inst.writes_C[c]) for c in random), default=0
+        )
+        state = max((inst.size_A[inst.token_C[c]] for c in forward if c in random), default=0)
+        return max(most - beside, state)
+
+    def parts(
+        self,
+        i: int,
+        j: int,
+        microbatches: int,
+        *,
+        remade: Sequence[Range] = (),
+        defers: bool = False,
+    ) -> StageParts:
+        """The stage of layers [i, j), its bytes by its own steps. The segments `remade` run again
+        right before their backward. With `defers` gradients of parameters are left to a third pass,
+        but for those that read the stage's output."""
         inst = self.instance
         forward = tuple(c for layer in range(i, j) for c in self.forward_L[layer])
-        backward = tuple(c for layer in reversed(range(i, j)) for c in self.backward_L[layer])
-        kept = self._kept((i, j))
-        keep = self.bytes_of(kept)
+        again = {b - 1: self._segment((i, j), a, b) for a, b in remade}
+        backward = tuple(
+            c
+            for layer in reversed(range(i, j))
+            for c in (*again.get(layer, ()), *self.backward_L[layer])
+        )
+        later = self.weights(i, j) if defers else set()
+        weights = tuple(c for c in backward if c in later)
+        backward = tuple(c for c in backward if c not in later)
+        start = needed_at_start(inst, (*backward, *weights), again=True)
+        output = self.act_B[j]
+        kept = (
+            frozenset(
+                a for a in start if self.made_A.get(a, (j, False))[1] and i <= self.made_A[a][0] < j
+            )
+            - output
+        )
+        tokens = frozenset(inst.token_C[c] for run in again.values() for c in run) - {-1}
+        keep = self.bytes_of(kept | tokens)
         # The loss makes the tangents, which its backward reads: they are kept until then.
         loss = frozenset(inst.writes_C[inst.loss]) if j == len(self) else frozenset()
         keep += self.bytes_of(loss)
-        output = self.act_B[j]
-        _, during = profile_of(inst, forward, (), kept | output | loss, again=False)
-        forward_extra = max(0, max(during) - keep - self.bytes_of(output))
+        held = kept | tokens | loss
+        _, during = profile_of(inst, forward, (), held | output, again=False, tokens=tokens)
+        beside = keep + self.bytes_of(output)
+        # The optimizer's step comes when nothing is kept, mostly within what a forward takes.
+        _, update = self.update_bytes((i, j))
+        forward_extra = max(
+            0, max(during) - beside, self._draw_bytes(forward, beside), update - beside
+        )
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
-        _, during = profile_of(inst, backward, kept | given, given | passed, again=False)
-        rest = keep + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        made = written_by(inst, backward, again=True)
+        read = {a for c in weights for a in inst.reads_C[c]}
+        late = (read & (kept | loss | made)) - self.grad_B[j]
+        _, during = profile_of(inst, backward, kept | given, given | passed | late, again=True)
+        rest = keep - self.bytes_of(tokens) + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        _, behind = profile_of(inst, weights, late | given, given, again=False)
         return StageParts(
             forward,
             backward,
             kept,
+            tokens,
+            bool(start & self.act_B[i]),
+            bool(start & output),
             self._held_bytes((i, j), microbatches),
             keep,
             forward_extra,
             max(0, max(during) - rest),
+            weights,
+            self.bytes_of(late),
+            max(0, max(behind) - self.bytes_of(late | self.grad_B[j])) if weights else 0,
         )
+
+    def parts_of(self, stage: PipelineStage, microbatches: int) -> StageParts:
+        """Those of a stage as it is declared."""
+        defers = "wgt" in stage.passes
+        i, j = stage.first, stage.last
+        return self.parts(i, j, microbatches, remade=stage.remade, defers=defers)
 
     def layers(
         self,
@@ -250,6 +368,7 @@ class StepLayers:
         """The problem for planners: bytes of a stage are at least those of `parts`."""
         inst, n = self.instance, len(self)
         each = [self.parts(layer, layer + 1, microbatches) for layer in range(n)]
+        least = [self.parts(x, x + 1, 1, remade=((x, x + 1),)).keep_bytes for x in range(n)]
         reads = [self.backward_reads(b) for b in range(n + 1)]
         inputs = [
             self.bytes_of(self.act_B[layer]) if any(reads[layer]) else 0 for layer in range(n)
@@ -265,7 +384,11 @@ class StepLayers:
             memory_bytes=memory_bytes,
             link_bytes_per_s=link_bytes_per_s,
             microbatches=microbatches,
+            inner_bytes_L=tuple(max(0, p.keep_bytes - x) for p, x in zip(each, least, strict=True)),
             extra_bytes_L=tuple(self._extra(layer, each[layer]) for layer in range(n)),
+            weight_ns_L=tuple(
+                sum(inst.time_C[c] for c in self.weights(layer, layer + 1)) for layer in range(n)
+            ),
             input_read_B=tuple(behind for behind, _ in reads),
             output_read_B=tuple(before for _, before in reads),
             uncuttable_B=frozenset(self.obstacles_B),
@@ -274,7 +397,13 @@ class StepLayers:
     def bound_layers(self, layers: Layers) -> Layers:
         """The same with bytes that are at most those of any stage."""
         weights = [self.weight_bytes((layer, layer + 1)) for layer in range(len(self))]
-        return replace(layers, held_bytes_L=tuple(weights), extra_bytes_L=(), counts_buffers=False)
+        return replace(
+            layers,
+            held_bytes_L=tuple(weights),
+            inner_bytes_L=(),
+            extra_bytes_L=(),
+            counts_buffers=False,
+        )
 
     def _extra(self, layer: int, parts: StageParts) -> int:
         """What a layer may take for itself inside a stage: there its input and output, and the
@@ -294,19 +423,34 @@ class StepLayers:
         places = (graph.cnode[names[c]].loc for c in self.forward_L[layer])
         return next((place.module for place in places if place and place.module), "")
 
+    def _crossing(self) -> list[str]:
+        """The values that cross inside the longest block of the forward, at the narrowest place."""
+        inst = self.instance
+        block = [c for c in max(self.forward_L, key=len) if c != inst.loss]
+        made: set[int] = set()
+        crossing = []
+        for n, c in enumerate(block[:-1], 1):
+            made |= set(inst.writes_C[c])
+            crossing.append(made & {a for later in block[n:] for a in inst.reads_C[later]})
+        names = sorted(inst.names_A[a] for a in min(crossing, key=len, default=()))
+        both = " and ".join(f"%{name}" for name in names[:3])
+        return [f"{both} cross every cut of the longest block"] if names else []
+
     def check(self, ranks: int) -> None:
         """FB1022 for a chain that cannot be cut for so many ranks, with what stands in the way."""
         stages = len(self) - len(self.obstacles_B)
         if ranks < 1 or ranks > stages:
-            notes = [Note(why) for why in dict.fromkeys(self.obstacles_B.values())][:5]
+            why = [*dict.fromkeys(self.obstacles_B.values()), *self._crossing()]
+            notes = [Note(each) for each in why][:5]
             message = f"{ranks} ranks for a model that falls into {stages} stages at most"
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 
-    def stage_program(self, i: int, j: int) -> StageProgram:
-        """The stage of layers [i, j) by names."""
+    def stage_program(self, stage: PipelineStage) -> StageProgram:
+        """A stage by names."""
         cnodes, anodes = self.instance.names_C, self.instance.names_A
-        parts = self.parts(i, j, 1)
+        i, j = stage.first, stage.last
+        parts = self.parts_of(stage, 1)
 
         def named(some: Iterable[int]) -> tuple[str, ...]:
             return tuple(anodes[a] for a in sorted(some))
@@ -314,9 +458,10 @@ class StepLayers:
         return StageProgram(
             tuple(cnodes[c] for c in parts.forward),
             tuple(cnodes[c] for c in parts.backward),
-            frozenset(named(parts.kept)),
+            frozenset(named(parts.kept | parts.tokens)),
             named(self.act_B[i]),
             named(self.act_B[j]),
             named(self.grad_B[j]),
             named(self.grad_B[i]),
+            tuple(cnodes[c] for c in parts.weights),
         )

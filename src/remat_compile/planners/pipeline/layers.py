@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 
+from .search.segments import Segments
+
 Range = tuple[int, int]
 
 
@@ -31,13 +33,13 @@ def ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageWay:
-    """How a stage runs: the layers whose inner values it makes again before their backward, the
-    time of its forward and backward, and the bytes that it keeps per micro-batch."""
+    """How a stage runs: the segments that it makes again before their backward, the time of its
+    forward and backward, and the bytes that it keeps per micro-batch."""
 
     load_ns: int
     keep_bytes: int
     extra_bytes: int
-    remade: tuple[int, ...] = ()
+    remade: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class Layers:
 
     `held_bytes_L` is there throughout: all copies of the weights. `extra_bytes_L` is what the
     forward or backward of a layer needs for itself, on top of what is kept. `inner_bytes_L` is the
-    part of `kept_bytes_L` that a second forward of the layer makes again. `input_read_B` and
-    `output_read_B` say whether the backward behind a cut reads what crosses it (left out: it does,
-    and `kept_bytes_L` counts it), and whether the one before the cut does (it does not).
-    Without `counts_buffers` a cut takes no bytes for what is under way (for lower bounds).
+    part of `kept_bytes_L` that a second forward of the layer makes again from its input.
+    `input_read_B` and `output_read_B` say whether the backward behind a cut reads what crosses it
+    (left out: it does, and `kept_bytes_L` counts it), and whether the one before the cut does (it
+    does not).
+    `weight_ns_L` is the part of `backward_ns_L` that only makes gradients of parameters, and may
+    run later. Without `counts_buffers` a cut takes no bytes for what is under way (for bounds).
     `memory_bytes` bounds each rank (None: no bound). `microbatches` is that of one step (None: no
     end, the steady state).
     """
@@ -66,6 +70,7 @@ class Layers:
     microbatches: int | None = None
     extra_bytes_L: tuple[int, ...] = ()
     inner_bytes_L: tuple[int, ...] = ()
+    weight_ns_L: tuple[int, ...] = ()
     input_read_B: tuple[bool, ...] = ()
     output_read_B: tuple[bool, ...] = ()
     uncuttable_B: frozenset[int] = frozenset()
@@ -170,25 +175,42 @@ class Layers:
         total = self.load_ns(0, len(self)) + sum(map(sum, self.transfers_ns_B))
         return max(1, total)
 
-    def ways(self, i: int, j: int) -> Iterator[StageWay]:
-        """The ways of a stage, from the fastest: all is kept, then the layers' inner values are
-        made again one after another, the most bytes per nanosecond first.
+    @cached_property
+    def _segments(self) -> Segments:
+        return Segments(
+            self.forward_ns_L, self.kept_bytes_L, self.inner_bytes_L, self.activation_bytes_B
+        )
 
-        Making one layer again holds its inner values during its backward, so the largest counts
-        once.
-        """
-        load, keep = self.load_ns(i, j), self.keep_bytes(i, j)
-        extra = plain = self.extra_bytes(i, j)
-        yield StageWay(load, keep, extra)
+    def ways(self, i: int, j: int) -> Iterator[StageWay]:
+        """The ways of a stage, from the fastest: all is kept, then those of `segments.py` that
+        no other beats in time and bytes."""
+        plain = StageWay(self.load_ns(i, j), self.keep_bytes(i, j), self.extra_bytes(i, j))
+        yield plain
         if not self.inner_bytes_L:
             return
-        gain = [layer for layer in range(i, j) if self.inner_bytes_L[layer] > 0]
-        gain.sort(key=lambda layer: self.forward_ns_L[layer] / self.inner_bytes_L[layer])
-        remade: list[int] = []
-        for layer in gain:
-            inner = self.inner_bytes_L[layer]
-            load += self.forward_ns_L[layer]
-            keep -= inner
-            extra = max(extra, plain + inner)
-            remade.append(layer)
-            yield StageWay(load, keep, extra, tuple(sorted(remade)))
+        options = self._segments.options(i, j)
+        ways = [self._way(i, j, plain, remade) for remade in options if remade]
+        ways.sort(key=lambda way: (way.load_ns, way.keep_bytes, way.extra_bytes))
+        best = [plain]
+        for way in ways:
+            if all(way.keep_bytes < x.keep_bytes or way.extra_bytes < x.extra_bytes for x in best):
+                best.append(way)
+                yield way
+
+    def _way(self, i: int, j: int, plain: StageWay, remade: tuple[Range, ...]) -> StageWay:
+        """What is made again takes the room of what later layers kept, and more if need be."""
+        segments = self._segments
+        load, keep, extra, freed = plain.load_ns, plain.keep_bytes, plain.extra_bytes, 0
+        if remade[0][0] == i and self.reads_output(i) and not self.reads_input(i):
+            keep += self.activation_bytes_B[i]
+        behind = j
+        for a, b in reversed(remade):
+            load += sum(self.forward_ns_L[a:b])
+            dropped = segments.dropped(a, b)
+            freed += sum(self.kept_bytes_L[b:behind])
+            still = self.activation_bytes_B[b] if b < j and self.reads_output(b) else 0
+            extra = max(extra, dropped + self.extra_bytes(a, b) - max(0, freed - still))
+            freed += segments.input_bytes_L[a]
+            keep -= dropped - (segments.input_bytes_L[a] - segments.counted_L[a])
+            behind = a
+        return StageWay(load, keep, extra, remade)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...ir.pipeline import Pass
 from .layers import Layers, Range, StageWay, ceil_div
 
 
@@ -44,22 +45,32 @@ def groups(loads_S: Sequence[int], period_ns: int) -> list[int] | None:
     return groups_S
 
 
+class Times:
+    """When each pass of each pseudo-stage begins."""
+
+    period_ns: int
+
+    def defers(self, s: int) -> bool:
+        """True if stage s has a third pass."""
+        return False
+
+    def start_ns(self, word: Pass, s: int, microbatch: int) -> int:
+        """The planned start, in nanoseconds."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Pattern:
+class Pattern(Times):
     """When forward and backward of each pseudo-stage begin for micro-batch 0; those of
-    micro-batch k begin k periods later (`backward_every_ns` if the backwards have their own)."""
+    micro-batch k begin k periods later."""
 
     period_ns: int
     forward_ns_S: tuple[int, ...]
     backward_ns_S: tuple[int, ...]
-    backward_every_ns: int | None = None
 
-    def forward_ns(self, s: int, microbatch: int) -> int:
-        return self.forward_ns_S[s] + microbatch * self.period_ns
-
-    def backward_ns(self, s: int, microbatch: int) -> int:
-        every = self.period_ns if self.backward_every_ns is None else self.backward_every_ns
-        return self.backward_ns_S[s] + microbatch * every
+    def start_ns(self, word: Pass, s: int, microbatch: int) -> int:
+        first = self.forward_ns_S if word == "fwd" else self.backward_ns_S
+        return first[s] + microbatch * self.period_ns
 
 
 def one_f_one_b_star(

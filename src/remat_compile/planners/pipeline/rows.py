@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from ...ir.pipeline import Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun, Value
 from .contract import PipelinePlan
@@ -44,24 +45,33 @@ def pipeline_of(
 def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStage:
     layers, (i, j), way = plan.layers, plan.stages[s], plan.ways[s]
     forward_ns = sum(layers.forward_ns_L[i:j])
+    weight_ns = sum(layers.weight_ns_L[i:j]) if plan.pattern.defers(s) else 0
     is_last = j == len(layers)
     keep = way.keep_bytes
     keep -= layers.activation_bytes_B[i] if layers.reads_input(i) else 0
     keep -= layers.activation_bytes_B[j] if layers.reads_output(j) else 0
+    reads_input = layers.reads_input(i) or any(a == i for a, _ in way.remade)
+    reads_output = layers.reads_output(j)
+    if parts:
+        reads_input, reads_output = parts.reads_input, parts.reads_output
     return PipelineStage(
         rank=plan.ranks[s],
         first=i,
         last=j,
         forward_ns=forward_ns,
-        backward_ns=way.load_ns - forward_ns,
+        backward_ns=way.load_ns - forward_ns - weight_ns,
         held_bytes=parts.held_bytes if parts else layers.weight_bytes(i, j),
         keep_bytes=parts.keep_bytes if parts else keep,
         forward_extra_bytes=parts.forward_extra_bytes if parts else layers.extra_bytes(i, j),
         backward_extra_bytes=parts.backward_extra_bytes if parts else way.extra_bytes,
         activation_bytes=0 if is_last else layers.activation_bytes_B[j],
         gradient_bytes=0 if is_last else layers.gradient_bytes_B[j],
-        reads_input=bool(i) and layers.reads_input(i),
-        reads_output=not is_last and layers.reads_output(j),
+        weight_ns=weight_ns,
+        weight_keep_bytes=parts.weight_keep_bytes if parts else keep if weight_ns else 0,
+        weight_extra_bytes=parts.weight_extra_bytes if parts else 0,
+        reads_input=bool(i) and reads_input,
+        reads_output=not is_last and reads_output,
+        remade=way.remade,
     )
 
 
@@ -74,7 +84,7 @@ class _Timed:
     @property
     def key(self) -> tuple[int, int, int, int]:
         """Planned order; where starts are equal, what ends first, then forwards."""
-        return (self.start_ns, self.end_ns, self.run.word == "bwd", self.run.stage)
+        return (self.start_ns, self.end_ns, self.run.word != "fwd", self.run.stage)
 
 
 class _Row:
@@ -86,11 +96,9 @@ class _Row:
         for s, stage in enumerate(pipeline.stages):
             if stage.rank != rank:
                 continue
-            for k in range(pipeline.microbatches):
-                start = plan.pattern.forward_ns(2 * s, k)
-                timed.append(_Timed(start, start + stage.forward_ns, StageRun("fwd", s, k)))
-                start = plan.pattern.backward_ns(2 * s, k)
-                timed.append(_Timed(start, start + stage.backward_ns, StageRun("bwd", s, k)))
+            for k, word in product(range(pipeline.microbatches), stage.passes):
+                start = plan.pattern.start_ns(word, 2 * s, k)
+                timed.append(_Timed(start, start + stage.pass_ns(word), StageRun(word, s, k)))
         timed.sort(key=lambda t: t.key)
         self.runs = [t.run for t in timed]
         self.place = {run: n for n, run in enumerate(self.runs)}
@@ -129,11 +137,11 @@ class _Row:
         kind, s, k = value
         stages, readers = self.pipeline.stages, []
         if kind == "grad":
-            readers.append(StageRun("bwd", s, k))
+            readers += [StageRun("bwd", s, k), StageRun("wgt", s, k)]
         else:
             readers.append(StageRun("fwd", s + 1, k))
             if stages[s + 1].reads_input:
-                readers.append(StageRun("bwd", s + 1, k))
+                readers += [StageRun("bwd", s + 1, k), StageRun("wgt", s + 1, k)]
             if stages[s].reads_output:
                 readers.append(StageRun("bwd", s, k))
         places = [self.place[run] for run in readers if run in self.place]
@@ -152,7 +160,7 @@ class _Row:
             return
         pattern, copy_ns = self.plan.pattern, self.pipeline.copy_ns(kind, s)
         forward = kind == "act"
-        begin = pattern.forward_ns(2 * s + 1, k) if forward else pattern.backward_ns(2 * s + 1, k)
+        begin = pattern.start_ns("fwd" if forward else "bwd", 2 * s + 1, k)
         issue = bisect_right(self.ends, begin) if self.ends else 0
         if self.rank == made_by:
             maker = StageRun("fwd", s, k) if forward else StageRun("bwd", s + 1, k)

@@ -30,9 +30,10 @@ __all__ = [
     "values_beside",
 ]
 
-Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture", "pipeline"]
+Kind = Literal["plan", "python", "values", "tensors", "sweep", "picture", "pipeline", "schedule"]
 """Kinds of files that are written: a program in text form, code, the `.npz` file beside it or the
-`.pt` file that it is compared with, a sweep; a report, a trace or a graph; rows of a pipeline."""
+`.pt` file that it is compared with, a sweep; a report, a trace or a graph; rows of a pipeline;
+its passes as CSV."""
 
 HEADS: Mapping[Kind, re.Pattern[bytes]] = {
     "plan": re.compile(rb"(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n)*fbir [0-9]+\s"),
@@ -54,6 +55,7 @@ HEADS: Mapping[Kind, re.Pattern[bytes]] = {
     ),
     "tensors": re.compile(rb"\x80\x02}q\x00\(X\x1a\x00\x00\x00%sq\x01}" % MARK.encode()),
     "pipeline": re.compile(rb'(?:\s|#[^\n]*\n)*pipeline [0-9]+ by "'),
+    "schedule": re.compile(rb"[0-9]+F[0-9]+,[0-9]+[FB][0-9]+[,\n]"),
     "values": re.compile(rb"(?:\w+\|[^|]*\|\w+\.npy\n)+"),
 }
 """Beginnings of our files; of tensors and values, the pickle and the names of the entries."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from ...ir.diagnostics import FBError, Note
+from ...ir.diagnostics import FBError, Note, fail
 from ...ir.pipeline import Claims, Pipeline
 from ...ir.program import Program
 from ...ir.semantics.pipeline import PipelineTrace, simulate_pipeline
@@ -15,6 +16,7 @@ from ...planners.contract import Infeasible, Progress
 from ...planners.pipeline.contract import PipelinePlan, PipelinePlanner, parse_pipeline_planner
 from ...planners.pipeline.from_program import StageParts, StepLayers
 from ...planners.pipeline.madpipe import least_period_bound
+from ...planners.pipeline.pattern import first_true
 from ...planners.pipeline.rows import pipeline_of
 from ...verifier.pipeline import PipelineVerdict, check_pipeline
 from ..budget import parse_budget
@@ -24,6 +26,8 @@ from ..options import Errors
 from ..request import check_time_limit
 
 _TRIES = 8
+_BUBBLE = 0.1
+_MOST_MICROBATCHES = 512
 _BOUND_S = 5.0
 _BOUND_LAYERS = 40
 """Labels without a grid are sought for the bound of chains up to this long."""
@@ -31,11 +35,12 @@ _BOUND_LAYERS = 40
 
 @dataclass(frozen=True)
 class PipelineRequest:
-    """A request, understood: `budget_bytes` is per rank, the link that of each pair of ranks."""
+    """A request, understood: `budget_bytes` is per rank, the link that of each pair of ranks.
+    Without `microbatches`, the fewest of which the bubble is at most a tenth."""
 
     planner: PipelinePlanner
     ranks: int
-    microbatches: int
+    microbatches: int | None
     budget_bytes: int | None = None
     link_bytes_per_s: int | None = None
     time_limit_s: float = 60.0
@@ -47,7 +52,7 @@ class PipelineRequest:
 def read_pipeline_request(
     errors: Errors,
     planner: str,
-    microbatches: int,
+    microbatches: int | str,
     budget: str | int | None = None,
     link: str | None = None,
     time_limit_s: float = 60.0,
@@ -57,8 +62,9 @@ def read_pipeline_request(
     the link, FB1021 for the planner and those of its text, FB1023 for no micro-batch."""
     before = len(errors.diagnostics)
     found = errors.collect(lambda: parse_pipeline_planner(planner))
-    if microbatches < 1:
-        errors.add("FB1023", f"{microbatches} micro-batches", "give at least one")
+    number = None if microbatches == "auto" else _number(microbatches)
+    if number is not None and number < 1:
+        errors.add("FB1023", f"{microbatches!r} micro-batches", "give at least one, or auto")
     size = rate = None
     if budget is not None and (bound := errors.collect(lambda: parse_budget(budget))) is not None:
         if bound.form != "bytes":
@@ -70,7 +76,13 @@ def read_pipeline_request(
     check_time_limit(errors, time_limit_s)
     if found is None or len(errors.diagnostics) > before:
         return None
-    return PipelineRequest(found, ranks, microbatches, size, rate, time_limit_s)
+    return PipelineRequest(found, ranks, number, size, rate, time_limit_s)
+
+
+def _number(microbatches: int | str) -> int:
+    """The number that is written, 0 for what is none."""
+    text = str(microbatches)
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else 0
 
 
 @dataclass(frozen=True)
@@ -122,18 +134,44 @@ class MadePipeline:
 
 
 def make_pipeline(
-    program: Program, request: PipelineRequest, progress: Progress | None = None
+    program: Program | StepLayers, request: PipelineRequest, progress: Progress | None = None
 ) -> MadePipeline:
     """The pipeline of a step whose program is that of one micro-batch, with its costs.
 
     Where rows take more than the planner counted (it counts one buffer each way at a cut), it plans
     again for less. FB1020 where nothing fits, FB1022 for too many ranks.
     """
-    step = StepLayers(program)
+    step = StepLayers(program) if isinstance(program, Program) else program
     step.check(request.ranks)
-    layers = step.layers(
-        request.ranks, request.budget_bytes, request.link_bytes_per_s, request.microbatches
-    )
+    m = request.microbatches or _enough(step, request)
+    return _make(step, request, m, progress)
+
+
+def _enough(step: StepLayers, request: PipelineRequest) -> int:
+    """The fewest micro-batches of which the bubble is at most a tenth. FB0736 for too many."""
+
+    def bubble(m: int) -> float:
+        return _make(step, request, m, None, bounded=False).trace.bubble
+
+    few, many, idle = 0, 1, bubble(1)
+    while idle > _BUBBLE:
+        few, many = many, 2 * many
+        if many > _MOST_MICROBATCHES:
+            message = f"{idle:.0%} of a step of {few} micro-batches is idle"
+            fail("FB0736", message, hint="give a number with --microbatches, or a larger budget")
+        idle = bubble(many)
+    return few + 1 + first_true(many - few, lambda k: bubble(few + 1 + k) <= _BUBBLE)
+
+
+def _make(
+    step: StepLayers,
+    request: PipelineRequest,
+    m: int,
+    progress: Progress | None,
+    *,
+    bounded: bool = True,
+) -> MadePipeline:
+    layers = step.layers(request.ranks, request.budget_bytes, request.link_bytes_per_s, m)
     memory, over = request.budget_bytes, 0
     for _ in range(_TRIES):
         asked = layers.with_memory(memory)
@@ -142,8 +180,11 @@ def make_pipeline(
             short = Note(f"rows of a plan for more memory took {over} bytes above the budget")
             raise FBError(replace(result.why, notes=(short,) if over else ()))
         plan = result.plan
-        parts = tuple(step.parts(i, j, request.microbatches) for i, j in plan.stages)
-        pipeline = pipeline_of(plan, request.microbatches, None, parts)
+        parts = tuple(
+            step.parts(i, j, m, remade=way.remade, defers=plan.pattern.defers(s))
+            for s, ((i, j), way) in enumerate(zip(plan.stages, plan.ways, strict=True))
+        )
+        pipeline = pipeline_of(plan, m, None, parts)
         trace = simulate_pipeline(pipeline)
         if request.budget_bytes is None or memory is None:
             break
@@ -158,6 +199,7 @@ def make_pipeline(
     if not verdict.holds:
         raise FBError(verdict.problems)
     bound = layers.least_period_ns
-    if len(layers.cuts) <= _BOUND_LAYERS:
+    shared = sum(plan.ranks.count(rank) > 1 for rank in set(plan.ranks))
+    if bounded and len(layers.cuts) <= _BOUND_LAYERS and shared < 2:
         bound = least_period_bound(step.bound_layers(layers), monotonic() + _BOUND_S)
     return MadePipeline(pipeline, plan, step, parts, trace, verdict, bound)

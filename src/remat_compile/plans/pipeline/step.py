@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...backends.torch.pipeline import CrossingTensor, RankRun, Transport
+from ...backends.torch.pipeline import (
+    CrossingTensor,
+    RankRun,
+    StageModule,
+    TorchSchedule,
+    Transport,
+    random_stages,
+    schedule_csv,
+)
 from ...backends.torch.pipeline.transport import from_first, gathered, rank_and_size
 from ...capture.torch import Wanted, ensure_trusted, export, lower
+from ...capture.torch.optimizer import updates_of
 from ...ir.diagnostics import Diagnostic, FBError, fail
 from ...ir.expr import Const, evaluate
 from ...ir.pipeline import Pipeline, StageProgram
-from ...ir.program import Program
+from ...ir.program import Binding, Program
 from ...ir.semantics.pipeline import simulate_pipeline
 from ...ir.text.pipeline import format_pipeline, parse_pipeline
 from ...ir.text.printer import format_program
@@ -33,6 +43,7 @@ from .make import PipelineRequest, make_pipeline
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
     from ...capture.lowered import Lowered
 
@@ -45,8 +56,13 @@ class PipelineStep:
 
     It adds the gradients of the mean loss over micro-batches to `.grad` of the parameters that this
     rank's stages use, updates their buffers, and returns that mean loss on the rank of the last
-    stage, None elsewhere. Gradients that are there already take their bytes once more. If a step
-    fails on any rank, all raise FB1030 and nothing is changed.
+    stage, None elsewhere. Gradients that are there already take their bytes once more. With an
+    `optimizer` it then updates these parameters, their gradients clipped to `max_grad_norm` (that
+    of all ranks together), and leaves no gradients of them.
+
+    If a step fails on any rank, the ranks raise FB1030 and nothing of theirs is changed. (A rank
+    that ends while all ranks tell each other that their rows are done may leave some that were told
+    and some that were not.)
     """
 
     pipeline: Pipeline
@@ -55,8 +71,13 @@ class PipelineStep:
     rank: int
     values: Mapping[str, Tensor]
     forms: Mapping[str, CrossingTensor]
+    random_S: Sequence[Sequence[str]]
     group: Any
     timeout_s: float
+    own: frozenset[str]
+    optimizer: Optimizer | None = None
+    max_grad_norm: float | None = None
+    replicas: Any = None
 
     @property
     def text(self) -> str:
@@ -72,7 +93,7 @@ class PipelineStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor | None:
         m = self.pipeline.microbatches
         inputs = [self._inputs(*part) for part in microbatches_of(args, kwargs, m)]
-        transport = Transport(self.group, self.timeout_s)
+        transport = Transport(self.group, self.timeout_s, self.replicas)
         run = RankRun(
             self.program,
             self.pipeline,
@@ -82,6 +103,8 @@ class PipelineStep:
             inputs,
             self.forms,
             transport,
+            self.random_S,
+            self.max_grad_norm,
         )
         result = run.run()
         with torch.no_grad():
@@ -89,9 +112,64 @@ class PipelineStep:
                 self.values[name].grad = gradient.detach()
             for name, tensor in result.buffers.items():
                 self.values[name].copy_(tensor)
+            if self.optimizer is not None:
+                self.optimizer.step()
+                for name in result.gradients:
+                    self.values[name].grad = None
             if not result.losses:
                 return None
             return torch.stack(list(result.losses)).mean()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of a checkpoint: under `model` the parameters and buffers of its stages
+        (on rank 0 also those that no stage reads), under `optimizer` its state.
+
+        `merged` makes one of all parts, which the model on one rank loads.
+        """
+        bound = self.program.binding
+        tensors = {
+            path: self.values[name].detach()
+            for name, names in _state_names(bound)
+            if name in self.own
+            for path in names
+        }
+        made = {} if self.optimizer is None else {"optimizer": self.optimizer.state_dict()}
+        return {"model": tensors, **made}
+
+    @staticmethod
+    def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """The checkpoint of all ranks' parts: `model.load_state_dict(it["model"])`, and so on."""
+        whole: dict[str, Any] = {"model": {}}
+        for part in parts:
+            whole["model"].update(part["model"])
+            if (given := part.get("optimizer")) is not None:
+                kept = whole.setdefault("optimizer", {**given, "state": {}})
+                kept["state"].update(given["state"])
+        return whole
+
+    def torch_schedule(self, *args: Any, **kwargs: Any) -> TorchSchedule:
+        """The same stages and order for `torch.distributed.pipelining`, for batches like this one.
+        FB0735 for rows that its runtime cannot follow. Bytes of a rank are not proven there."""
+        if any(self.random_S):
+            hint = "leave dropout out, or run the rows"
+            fail("FB0735", "each rank would draw random numbers of its own", hint=hint)
+        csv = schedule_csv(self.pipeline)
+        sample = self._inputs(*microbatches_of(args, kwargs, self.pipeline.microbatches)[0])
+        values = {name: value.detach() for name, value in self.values.items()}
+        modules = {}
+        for s, stage in self.stages.items():
+            begin = partial(
+                RankRun,
+                self.program,
+                self.pipeline,
+                {s: stage},
+                self.rank,
+                values,
+                forms=self.forms,
+                transport=Transport(self.group, self.timeout_s),
+            )
+            modules[s] = StageModule(s, begin, self.program, stage, self.values)
+        return TorchSchedule(csv, self.pipeline, modules, self.forms, sample, self.group)
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
         """The tensors of one micro-batch by aNode. FB1033 where they are not as planned."""
@@ -135,9 +213,15 @@ def microbatches_of(
     ]
 
 
+def _state_names(bound: Binding) -> list[tuple[str, tuple[str, ...]]]:
+    """The aNodes of parameters and buffers with their paths in the model."""
+    params = [(p.name, p.names) for p in bound.params]
+    return [*params, *((x.name, x.names) for x in bound.buffers)]
+
+
 def check_runnable(program: Program) -> None:
     """FB1034 for a step that rows cannot run: its loss is not in the model, a gradient of an input
-    is wanted, or it draws random numbers."""
+    is wanted."""
     results, graph = program.binding.results, program.graph
     problems = []
     is_scalar = len(results) == 1 and not graph.anode[graph.storage[results[0].name]].shape
@@ -145,10 +229,6 @@ def check_runnable(program: Program) -> None:
         problems.append(("the model does not return one scalar loss", "give loss= a path to it"))
     if program.binding.input_grads:
         problems.append(("an argument wants a gradient", "detach() it"))
-    random = next((c for c in graph.cnodes if c.token is not None), None)
-    if random is not None:
-        place = f" at {random.loc}" if random.loc else ""
-        problems.append((f"{random.call.op}{place} draws random numbers", "leave dropout out"))
     if problems:
         raise FBError(Diagnostic("FB1034", message, hint=hint) for message, hint in problems)
 
@@ -160,15 +240,18 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
         if s.last > len(step) or s.first in step.obstacles_B:
             problems.append((number, f"there is no cut at {s.first}..{s.last}", s.span))
             continue
-        parts = step.parts(s.first, s.last, pipeline.microbatches)
+        ends = [s.first, *(b for segment in s.remade for b in segment), s.last]
+        if ends != sorted(ends) or any(a == b for a, b in s.remade):
+            problems.append((number, f"it makes again layers {s.remade}", s.span))
+            continue
+        parts = step.parts_of(s, pipeline.microbatches)
         real = {f.name: getattr(parts, f.name) for f in fields(parts) if f.name.endswith("_bytes")}
         real["activation_bytes"] = step.bytes_of(step.act_B[s.last])
         real["gradient_bytes"] = step.bytes_of(step.grad_B[s.last])
         for name, size in real.items():
             if getattr(s, name) < size:
                 problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
-        reads = step.backward_reads(s.first)[0], step.backward_reads(s.last)[1]
-        if (s.reads_input, s.reads_output) != reads:
+        if (s.reads_input, s.reads_output) != (parts.reads_input, parts.reads_output):
             problems.append((number, "its backward reads something else of its borders", s.span))
     if pipeline.stages[-1].last != len(step):
         problems.append((len(pipeline.stages) - 1, "layers are missing behind it", None))
@@ -191,6 +274,9 @@ def build_step(
     wanted: Wanted,
     group: Any = None,
     timeout_s: float | None = None,
+    optimizer: Optimizer | None = None,
+    max_grad_norm: float | None = None,
+    replicas: Any = None,
 ) -> PipelineStep:
     """Captures one micro-batch on every rank, plans on rank 0, and checks the rows on every rank.
 
@@ -198,11 +284,17 @@ def build_step(
     Until the step is built, ranks wait for each other as long as the group's own timeout says.
     """
     rank, size = rank_and_size(group)
-    request = request.on(size)
-    micro = microbatches_of(args, kwargs, request.microbatches)[0]
+    replica = 0 if replicas is None else rank_and_size(replicas)[0]
+    request, m = request.on(size), request.microbatches
+    if m is None:
+        fail("FB1023", "a batch is cut before it is planned", hint="give a number", usage=True)
+    micro = microbatches_of(args, kwargs, m)[0]
     source = Source(export(model, *micro, wanted=wanted))
+    updates = None
+    if optimizer is not None:
+        updates = updates_of(optimizer, source.exported, max_grad_norm).bytes_on
     with ExitStack() as stack:
-        if rank and planning.device is None:  # rank 0 measures
+        if (rank or replica) and planning.device is None:  # rank 0 measures
             lowered = stack.enter_context(lower(source.exported))
             program = lowered.program
         else:
@@ -210,21 +302,35 @@ def build_step(
         check_runnable(program)
         values = lowered.values()
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
-    same_on_all(group, program, request.microbatches)
-    text = from_first(group, _planned(program, request, rank, phases))
+    same_on_all(group, program, m)
+    step = StepLayers(program, updates)
+    text = None if rank or replica else _planned(step, request, phases)
+    if replicas is not None:
+        same_on_all(replicas, program, m)
+        text = from_first(replicas, text)
+    text = from_first(group, text)
+    assert text is not None
     _raise_refusal(text)
     pipeline = parse_pipeline(text, "rank 0's rows")
-    step = StepLayers(program)
     check_rows(pipeline, step, size)
+    check_update(pipeline, step, rank)
     stages = {
-        number: step.stage_program(s.first, s.last)
-        for number, s in enumerate(pipeline.stages)
-        if s.rank == rank
+        number: step.stage_program(s) for number, s in enumerate(pipeline.stages) if s.rank == rank
     }
     forms = _forms(lowered, stages)
+    forward_S = [step.stage_program(s).forward for s in pipeline.stages]
+    if (random_S := random_stages(program, forward_S)) is None:
+        message = "random numbers are drawn in a backward, or in another order than stages run"
+        fail("FB1034", message, hint="leave dropout out")
     ensure_trusted(lowered)
     assert pipeline.claims is not None
     limit_s = max(_LEAST_TIMEOUT_S, 20 * pipeline.claims.makespan_ns / 1e9)
+    graph = program.graph
+    read_S = [{x for c in names for x in graph.reads(graph.cnode[c])} for names in forward_S]
+    others = {x for s, read in enumerate(read_S) if s not in stages for x in read}
+    own = {x for s in stages for x in read_S[s]}
+    if rank == 0:
+        own |= {name for name, _ in _state_names(program.binding)} - others
     return PipelineStep(
         pipeline,
         program,
@@ -232,17 +338,31 @@ def build_step(
         rank,
         values,
         forms,
+        random_S,
         group,
         limit_s if timeout_s is None else timeout_s,
+        frozenset(own),
+        optimizer,
+        max_grad_norm,
+        replicas,
     )
 
 
-def _planned(program: Program, request: PipelineRequest, rank: int, phases: Phases) -> str | None:
-    """The rows on rank 0; a refusal there is a text too, so that no rank waits for it."""
-    if rank:
-        return None
+def check_update(pipeline: Pipeline, step: StepLayers, rank: int) -> None:
+    """FB0742 where the optimizer's step on the parameters of a rank takes more than is proven."""
+    stages = [s for s in pipeline.stages if s.rank == rank]
+    _, more = step.update_bytes(*((s.first, s.last) for s in stages))
+    assert pipeline.claims is not None
+    total = sum(s.held_bytes for s in stages) + more
+    if total > pipeline.claims.peak_bytes_R[rank]:
+        message = f"the optimizer's step on rank {rank} takes {total} bytes, more than its rows"
+        fail("FB0742", message, hint="make the optimizer with foreach=False")
+
+
+def _planned(step: StepLayers, request: PipelineRequest, phases: Phases) -> str:
+    """The rows, or a refusal as a text too, so that no rank waits for it."""
     try:
-        return make_pipeline(program, request, phases.say).text
+        return make_pipeline(step, request, phases.say).text
     except FBError as error:
         return json.dumps([(d.code, d.message, d.hint) for d in error.diagnostics])
 

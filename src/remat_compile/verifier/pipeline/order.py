@@ -132,6 +132,8 @@ class EventOrder:
         if not isinstance(step, StageRun):
             return 0
         stage = p.stages[step.stage]
+        if step.word == "wgt":
+            return stage.weight_ns
         return stage.forward_ns if step.word == "fwd" else stage.backward_ns
 
 

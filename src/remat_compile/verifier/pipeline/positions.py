@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from ...ir.diagnostics import Diagnostic
 from ...ir.pipeline import WAYS_OUT, Move, OnValue, Pipeline, RowStep, StageRun, Value
@@ -48,6 +48,8 @@ class RowPositions:
         if isinstance(step, StageRun):
             if not (step.stage < len(p.stages) and step.microbatch < p.microbatches):
                 return "FB1003"
+            if step.word == "wgt" and not self._has_weights(step.stage):
+                return "FB1003"
             return None if step.stage in self.mine else "FB1004"
         kind, s, k = step.value
         if s + 1 >= len(p.stages) or k >= p.microbatches:
@@ -62,15 +64,21 @@ class RowPositions:
         here, there = (made, read) if step.word == "send" else (read, made)
         return None if made != read and (self.rank, step.peer) == (here, there) else "FB1004"
 
+    def _has_weights(self, s: int) -> bool:
+        """True if the stage has a third pass."""
+        stage = self.pipeline.stages[s]
+        return stage.weight_ns + stage.weight_keep_bytes + stage.weight_extra_bytes > 0
+
     def check(self) -> list[Diagnostic]:
         """All problems of this row."""
         for s in self.mine:
-            for word in ("fwd", "bwd"):
+            words = ("fwd", "bwd", "wgt")[: 3 if self._has_weights(s) else 2]
+            for word in words:
                 self._check_order(word, s)
-            for k in range(self.pipeline.microbatches):
-                forward, backward = self.runs.get(("fwd", s, k)), self.runs.get(("bwd", s, k))
-                if backward and (not forward or backward[0] < forward[0]):
-                    self._problem("FB1006", backward[0])
+            for (before, word), k in product(pairwise(words), range(self.pipeline.microbatches)):
+                first, then = self.runs.get((before, s, k)), self.runs.get((word, s, k))
+                if then and (not first or then[0] < first[0]):
+                    self._problem("FB1006", then[0])
         for value in self._values():
             self._check_value(value)
         return self.problems
@@ -111,10 +119,11 @@ class RowPositions:
         kind, s, k = value
         stages = self.pipeline.stages
         if kind == "grad":
-            readers = [("bwd", s, k)]
+            readers = [("bwd", s, k), ("wgt", s, k)]
         else:
             readers = [("fwd", s + 1, k)]
-            readers += [("bwd", s + 1, k)] if stages[s + 1].reads_input else []
+            if stages[s + 1].reads_input:
+                readers += [("bwd", s + 1, k), ("wgt", s + 1, k)]
             readers += [("bwd", s, k)] if stages[s].reads_output else []
         sent = [n for n in self.moves.get(value, ()) if self._word(n) == "send"]
         return sorted([*(n for reader in readers for n in self.runs.get(reader, ())), *sent])
@@ -175,6 +184,10 @@ class RowPositions:
                 change[backward + 1] -= stage.keep_bytes
                 own[forward] += stage.forward_extra_bytes
                 own[backward] += stage.backward_extra_bytes
+                for weights in self.runs.get(("wgt", s, k), ()):
+                    change[backward + 1] += stage.weight_keep_bytes
+                    change[weights + 1] -= stage.weight_keep_bytes
+                    own[weights] += stage.weight_extra_bytes
         for value in self._values():
             stage = p.stages[value[1]]
             size = stage.activation_bytes if value[0] == "act" else stage.gradient_bytes

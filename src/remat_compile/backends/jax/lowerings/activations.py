@@ -190,6 +190,11 @@ def aten__prelu_kernel_backward_default(
     )
 
 
+def _logit(x: Array, eps: float | None) -> Array:
+    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+    return jnp.log(x / (1 - x))
+
+
 lowers_each(
     {
         "aten.relu.default": lambda x: jnp.maximum(x, 0),
@@ -206,5 +211,24 @@ lowers_each(
         "aten.hardtanh.default": lambda x, min_val=-1, max_val=1: jnp.clip(x, min_val, max_val),
         "aten.hardsigmoid.default": lambda x: (jnp.clip(_wide(x) + 3, 0, 6) / 6).astype(x.dtype),
         "aten._prelu_kernel.default": lambda x, weight: jnp.where(x > 0, x, weight * x),
+        "aten.threshold.default": lambda x, threshold, value: jnp.where(
+            x > threshold, x, jnp.asarray(value, x.dtype)
+        ),
+        "aten.softshrink.default": lambda x, lambd=0.5: jnp.where(
+            jnp.abs(x) > lambd, x - jnp.sign(x) * lambd, x * 0
+        ),
+        "aten.hardshrink.default": lambda x, lambd=0.5: jnp.where(jnp.abs(x) > lambd, x, 0),
+        "aten.softshrink_backward.default": (
+            lambda grad_output, x, lambd: jnp.where(jnp.abs(x) > lambd, grad_output, 0)
+        ),
+        "aten.hardshrink_backward.default": lambda grad_out, x, lambd: jnp.where(
+            jnp.abs(x) > lambd, grad_out, 0
+        ),
+        "aten.logit.default": lambda x, eps=None: _logit(x, eps),
+        "aten.logit_backward.default": lambda grad_output, x, eps=None: jnp.where(
+            (x >= (eps or 0)) & (x <= 1 - (eps or 0)),
+            grad_output / (x * (1 - x)),
+            jnp.nan if eps is None else 0.0,
+        ),
     }
 )

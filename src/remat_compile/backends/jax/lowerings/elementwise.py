@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -99,6 +101,19 @@ def _clamped(x: Array, low: ArrayLike | None, high: ArrayLike | None) -> Array:
     return x if high is None else jnp.minimum(x, jnp.asarray(high, x.dtype))
 
 
+@lowers("aten.polygamma.default")
+def aten_polygamma_default(n: int, x: Array) -> Array:
+    """Below 1/2 by reflection: XLA's zeta function is wrong there."""
+    if n > 1:
+        raise ValueError("polygamma is known for n = 0 and 1")
+    if n == 0:
+        return lax.digamma(x)
+    sine = jnp.sin(np.pi * (x - jnp.round(x)))
+    two = jnp.full_like(x, 2)
+    mirrored = (np.pi / sine) ** 2 - lax.zeta(two, jnp.where(x < 0.5, 1 - x, 1))
+    return jnp.where(x < 0.5, mirrored, lax.zeta(two, jnp.where(x < 0.5, 1, x)))
+
+
 lowers_each(
     {
         "aten.add.Tensor": lambda x, other, *, alpha=1: _added(x, other, alpha),
@@ -177,5 +192,50 @@ lowers_each(
         "aten.clamp_min.default aten.clamp_min.Tensor": lambda x, min: _clamped(x, min, None),
         "aten.clamp_max.default aten.clamp_max.Tensor": lambda x, max: _clamped(x, None, max),
         "aten.fill.Scalar": lambda x, value: jnp.full(x.shape, value, x.dtype),
+        "aten.acosh.default": lambda x: jnp.arccosh(_floating(x)),
+        "aten.asinh.default": lambda x: jnp.arcsinh(_floating(x)),
+        "aten.atanh.default": lambda x: jnp.arctanh(_floating(x)),
+        "aten.deg2rad.default": lambda x: jnp.deg2rad(_floating(x)),
+        "aten.rad2deg.default": lambda x: jnp.rad2deg(_floating(x)),
+        "aten.frac.default": lambda x: x - jnp.trunc(x),
+        "aten.sinc.default": lambda x: jnp.sinc(_floating(x)),
+        "aten.copysign.Tensor": lambda x, other: jnp.copysign(*map(_floating, _promoted(x, other))),
+        "aten.nextafter.default": lambda x, other: jnp.nextafter(*_promoted(x, other)),
+        "aten.fmax.default": lambda x, other: jnp.fmax(*_promoted(x, other)),
+        "aten.fmin.default": lambda x, other: jnp.fmin(*_promoted(x, other)),
+        "aten.hypot.default": lambda x, other: jnp.hypot(*_promoted(x, other)),
+        "aten.logaddexp.default": lambda x, other: jnp.logaddexp(*_promoted(x, other)),
+        "aten.logaddexp2.default": lambda x, other: jnp.logaddexp2(*_promoted(x, other)),
+        "aten.ldexp.Tensor": lambda x, other: _floating(x) * jnp.exp2(_floating(other)),
+        "aten.frexp.Tensor": lambda x: tuple(jnp.frexp(x)),
+        "aten.round.decimals": lambda x, *, decimals: jnp.round(x, decimals),
+        "aten.nan_to_num.default": lambda x, nan=None, posinf=None, neginf=None: jnp.nan_to_num(
+            x, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf
+        ),
+        "aten.lerp.Tensor": lambda x, end, weight: x + (end - x) * weight,
+        "aten.digamma.default": lambda x: lax.digamma(_floating(x)),
+        "aten.lgamma.default": lambda x: lax.lgamma(_floating(x)),
+        "aten.erfinv.default": lambda x: lax.erf_inv(_floating(x)),
+        "aten.i0.default": lambda x: lax.bessel_i0e(_floating(x)) * jnp.exp(jnp.abs(_floating(x))),
+        "aten.special_i0e.default": lambda x: lax.bessel_i0e(_floating(x)),
+        "aten.special_i1e.default": lambda x: lax.bessel_i1e(_floating(x)),
+        "aten.special_i1.default": lambda x: (
+            lax.bessel_i1e(_floating(x)) * jnp.exp(jnp.abs(_floating(x)))
+        ),
+        "aten.special_entr.default": lambda x: jnp.where(
+            x > 0, -x * jnp.log(jnp.where(x > 0, x, 1)), jnp.where(x == 0, 0, -jnp.inf)
+        ),
+        "aten.special_ndtri.default": lambda x: np.sqrt(2) * lax.erf_inv(2 * _floating(x) - 1),
+        "aten.special_xlog1py.default": lambda x, other: jnp.where(x == 0, 0, x * jnp.log1p(other)),
+        "aten.angle.default": lambda x: jnp.where(
+            jnp.isnan(x), x, jnp.where(x < 0, np.pi, 0).astype(x.dtype)
+        ),
+        "aten.signbit.default": lambda x: jnp.signbit(x),
+        "aten.isposinf.default": lambda x: jnp.isposinf(x),
+        "aten.isneginf.default": lambda x: jnp.isneginf(x),
+        "aten.mvlgamma.default": lambda x, p: sum(
+            (lax.lgamma(_wide(x) - i / 2) for i in range(p)), p * (p - 1) / 4 * np.log(np.pi)
+        ).astype(x.dtype),
+        "aten.special_log_ndtr.default": lambda x: jax.scipy.special.log_ndtr(_floating(x)),
     }
 )

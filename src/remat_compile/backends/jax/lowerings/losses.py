@@ -164,5 +164,14 @@ lowers_each(
         "aten.mse_loss.default": lambda x, target, reduction=1: _reduced(
             jnp.square(_wide(x) - _wide(target)), reduction
         ).astype(x.dtype),
+        "aten.soft_margin_loss.default": lambda x, target, reduction=1: _reduced(
+            jnp.logaddexp(0, -_wide(x) * _wide(target)), reduction
+        ).astype(x.dtype),
+        "aten.soft_margin_loss_backward.default": lambda grad_output, x, target, reduction: (
+            -_wide(target)
+            * jax.nn.sigmoid(-_wide(x) * _wide(target))
+            * _wide(grad_output)
+            / (x.size if reduction == 1 else 1)
+        ).astype(x.dtype),
     }
 )

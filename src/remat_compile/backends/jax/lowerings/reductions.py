@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.typing import DTypeLike
 
 from ._dtypes import _dtype, _floating, _in_dtype, _rank, _wide
@@ -68,12 +68,16 @@ def aten_var_mean_correction(
 
 @lowers("aten.max.dim")
 def aten_max_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    if not x.ndim:
+        return x, jnp.zeros((), _dtype(jnp.int64))
     index = jnp.argmax(x, dim, keepdims=keepdim)
     return jnp.max(x, dim, keepdims=keepdim), index.astype(_dtype(jnp.int64))
 
 
 @lowers("aten.min.dim")
 def aten_min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
+    if not x.ndim:
+        return x, jnp.zeros((), _dtype(jnp.int64))
     index = jnp.argmin(x, dim, keepdims=keepdim)
     return jnp.min(x, dim, keepdims=keepdim), index.astype(_dtype(jnp.int64))
 
@@ -167,6 +171,26 @@ def aten__log_softmax_backward_data_default(
     return (g - jnp.exp(y) * total).astype(_dtype(input_dtype))
 
 
+def _running(x: Array, dim: int, least: bool) -> tuple[Array, Array]:
+    """The best so far along a dimension, and its place: of equal ones the last."""
+    if not x.ndim:
+        return x, jnp.zeros((), _dtype(jnp.int64))
+    scan = lax.cummin if least else lax.cummax
+    best = scan(x, axis=dim % x.ndim)
+    places = lax.broadcasted_iota(_dtype(jnp.int64), x.shape, dim % x.ndim)
+    return best, lax.cummax(jnp.where(x == best, places, 0), axis=dim % x.ndim)
+
+
+def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]:
+    """The element of a rank from below along a dimension, and its place."""
+    if not x.ndim:
+        return x, jnp.zeros((), _dtype(jnp.int64))
+    place = lax.slice_in_dim(jnp.argsort(x, dim), rank, rank + 1, axis=dim)
+    best = jnp.take_along_axis(x, place, dim)
+    made = (best, place.astype(_dtype(jnp.int64)))
+    return made if keepdim else (jnp.squeeze(made[0], dim), jnp.squeeze(made[1], dim))
+
+
 lowers_each(
     {
         "aten.sum.default": lambda x, *, dtype=None: _summed(x, None, False, dtype),
@@ -205,5 +229,35 @@ lowers_each(
             x, 2 if p is None else p, _axes(x, dim), keepdim
         ),
         "aten.trace.default": lambda x: _summed(jnp.diagonal(x), None, False, None),
+        "aten.cummax.default": lambda x, dim: _running(x, dim, False),
+        "aten.cummin.default": lambda x, dim: _running(x, dim, True),
+        "aten.logcumsumexp.default": lambda x, dim: (
+            lax.cumlogsumexp(x, dim % x.ndim) if x.ndim else x
+        ),
+        "aten.kthvalue.default": lambda x, k, dim=-1, keepdim=False: _ranked(
+            x, k - 1, dim, keepdim
+        ),
+        "aten.median.dim": lambda x, dim, keepdim=False: _ranked(
+            x, ((x.shape[dim] if x.ndim else 1) - 1) // 2, dim, keepdim
+        ),
+        "aten.median.default": lambda x: jnp.where(
+            jnp.isnan(x).any(), jnp.nan, jnp.sort(x.ravel())[(x.size - 1) // 2]
+        ).astype(x.dtype),
+        "aten.nanmedian.default": lambda x: jnp.sort(x.ravel())[
+            jnp.maximum((~jnp.isnan(x)).sum() - 1, 0) // 2
+        ],
+        "aten.aminmax.default": lambda x, *, dim=None, keepdim=False: (
+            jnp.min(x, dim, keepdims=keepdim) if x.ndim else x,
+            jnp.max(x, dim, keepdims=keepdim) if x.ndim else x,
+        ),
+        "aten.std_mean.correction": lambda x, dim=None, *, correction=None, keepdim=False: (
+            jnp.sqrt(_variance(_wide(x), _axes(x, dim), correction, keepdim)).astype(x.dtype),
+            jnp.mean(_wide(x), _axes(x, dim), keepdims=keepdim).astype(x.dtype),
+        ),
+        "aten.dist.default": lambda x, other, p=2: _norm(jnp.ravel(x - other), p, (0,), False),
+        "aten.count_nonzero.default": (lambda x, dim=None: (x != 0).sum(_axes(x, dim))),
+        "aten.nansum.default": lambda x, dim=None, keepdim=False, *, dtype=None: _summed(
+            jnp.where(jnp.isnan(x), 0, x), dim, keepdim, dtype
+        ),
     }
 )

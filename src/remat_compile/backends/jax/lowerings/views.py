@@ -6,6 +6,7 @@ JAX arrays have no strides: only the values count.
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -228,6 +229,8 @@ def aten_scatter_add_default(x: Array, dim: int, index: Array, src: Array) -> Ar
 
 @lowers("aten.topk.default")
 def aten_topk_default(x: Array, k: int, dim: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    if not x.ndim:
+        return x, jnp.zeros((), _dtype(jnp.int64))
     moved = jnp.moveaxis(x, dim, -1)
     if largest:
         values, index = lax.top_k(moved, k)
@@ -242,6 +245,60 @@ def aten_topk_default(x: Array, k: int, dim: int = -1, largest: bool = True) -> 
 def aten_sort_default(x: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     index = jnp.argsort(x, axis=dim, stable=True, descending=descending)
     return jnp.take_along_axis(x, index, dim), index.astype(_dtype(jnp.int64))
+
+
+def _block_diagonal(blocks: tuple[Array, ...]) -> Array:
+    """The matrices, numbers and rows among them, along the diagonal of one."""
+    flat = [jnp.atleast_2d(block) for block in blocks]
+    rows, columns = (sum(block.shape[axis] for block in flat) for axis in (0, 1))
+    made, row, column = jnp.zeros((rows, columns), flat[0].dtype), 0, 0
+    for block in flat:
+        made = made.at[row : row + block.shape[0], column : column + block.shape[1]].set(block)
+        row, column = row + block.shape[0], column + block.shape[1]
+    return made
+
+
+def _gathered(
+    x: Array, dim: int, index: Array, src: Array, reduce: str, include_self: bool
+) -> Array:
+    """`x` with the elements of `src` reduced into their places along a dimension."""
+    at = _along(index, dim)
+    given = src[tuple(slice(n) for n in index.shape)]
+    start = {"sum": 0, "mean": 0, "prod": 1, "amax": -jnp.inf, "amin": jnp.inf}[reduce]
+    held = x if include_self else x.at[at].set(start)
+    if reduce == "prod":
+        return held.at[at].multiply(given)
+    if reduce in ("amax", "amin"):
+        return held.at[at].max(given) if reduce == "amax" else held.at[at].min(given)
+    total = held.at[at].add(given)
+    if reduce == "sum":
+        return total
+    ones = jnp.ones_like(x)
+    counts = (ones if include_self else ones.at[at].set(0)).at[at].add(1)
+    return total / jnp.where(counts == 0, 1, counts)
+
+
+def _collected(values: Array, mask: Array, shape: tuple[int, ...]) -> Array:
+    """The values under the mask, in order, and then zeros."""
+    size = np.prod(shape, dtype=int).item()
+    places = jnp.where(mask, jnp.cumsum(mask) - 1, size)
+    made = jnp.zeros((max(size, values.size) + 1,), values.dtype)
+    return made.at[places].set(jnp.where(mask, values, 0))[:size].reshape(shape)
+
+
+def _placed(x: Array, dim: int, index: Array, value: ArrayLike) -> Array:
+    """`x` with values in the places that the index names along a dimension."""
+    moved = jnp.moveaxis(jnp.atleast_1d(x), dim, 0)
+    if isinstance(value, Array):
+        value = jnp.moveaxis(jnp.atleast_1d(value), dim, 0)
+    return jnp.moveaxis(moved.at[index].set(value), 0, dim).reshape(x.shape)
+
+
+def _scattered(x: Array, mask: Array, source: Array) -> Array:
+    """`x` with the elements of the source, in order, where the mask is set."""
+    x, mask = jnp.broadcast_arrays(x, mask)
+    places = jnp.clip(jnp.cumsum(mask.ravel()) - 1, 0).reshape(x.shape)
+    return jnp.where(mask, source.ravel()[places], x)
 
 
 lowers_each(
@@ -281,6 +338,57 @@ lowers_each(
         "aten.gather.default": lambda x, dim, index: x[_along(index, dim)],
         "aten.scatter.value": lambda x, dim, index, value: x.at[_along(index, dim)].set(
             jnp.asarray(value, x.dtype)
+        ),
+        "aten.alias_copy.default": lambda x: x,
+        "aten.view_copy.default": lambda x, size: jnp.reshape(x, tuple(size)),
+        "aten.permute_copy.default": lambda x, dims: jnp.transpose(x, tuple(dims)),
+        "aten.expand_copy.default": lambda x, size: aten_expand_default(x, size),
+        "aten.diagonal_copy.default": lambda x, offset=0, dim1=0, dim2=1: aten_diagonal_default(
+            x, offset, dim1, dim2
+        ),
+        "aten.narrow_copy.default": lambda x, dim, start, length: aten_slice_Tensor(
+            x, dim, start, start + length
+        ),
+        "aten.unsafe_split.Tensor": (
+            lambda x, split_size, dim=0: aten_split_Tensor(x, split_size, dim)
+        ),
+        "aten.split_with_sizes_copy.default": (
+            lambda x, split_sizes, dim=0: aten_split_with_sizes_default(x, split_sizes, dim)
+        ),
+        "aten.unbind_copy.int": lambda x, dim=0: aten_unbind_int(x, dim),
+        "aten.unsqueeze_copy.default": lambda x, dim: jnp.expand_dims(x, dim),
+        "aten.squeeze_copy.default": lambda x: jnp.squeeze(x),
+        "aten.squeeze_copy.dim": lambda x, dim: _without_axes(x, (dim,)),
+        "aten.t_copy.default": lambda x: x.T,
+        "aten.transpose_copy.int": lambda x, dim0, dim1: (
+            jnp.swapaxes(x, dim0, dim1) if x.ndim else x
+        ),
+        "aten.rot90.default": lambda x, k=1, dims=(0, 1): jnp.rot90(x, k, tuple(dims)),
+        "aten.diagonal_scatter.default": lambda x, src, offset=0, dim1=0, dim2=1: jnp.where(
+            aten_diagonal_backward_default(
+                jnp.ones_like(src, dtype=bool), x.shape, offset, dim1, dim2
+            ),
+            aten_diagonal_backward_default(src, x.shape, offset, dim1, dim2),
+            x,
+        ),
+        "aten.masked_scatter.default": lambda x, mask, source: _scattered(x, mask, source),
+        "aten.block_diag.default": lambda tensors: _block_diagonal(tuple(_promoted(*tensors))),
+        "aten.take.default": lambda x, index: x.ravel()[index],
+        "aten.index_copy.default": lambda x, dim, index, source: _placed(x, dim, index, source),
+        "aten.index_fill.int_Scalar": lambda x, dim, index, value: _placed(x, dim, index, value),
+        "aten.put.default": lambda x, index, source, accumulate=False: (
+            x.ravel().at[index.ravel()].add(source.ravel())
+            if accumulate
+            else x.ravel().at[index.ravel()].set(source.ravel())
+        ).reshape(x.shape),
+        "aten.channel_shuffle.default": lambda x, groups: jnp.swapaxes(
+            x.reshape(x.shape[0], groups, -1, *x.shape[2:]), 1, 2
+        ).reshape(x.shape),
+        "aten.masked_scatter_backward.default": lambda grad_output, mask, sizes: _collected(
+            grad_output.ravel(), jnp.broadcast_to(mask, grad_output.shape).ravel(), tuple(sizes)
+        ),
+        "aten.scatter_reduce.two": lambda x, dim, index, src, reduce, *, include_self=True: (
+            _gathered(x, dim, index, src, reduce, include_self)
         ),
     }
 )

@@ -1,6 +1,17 @@
 """Runs the row of one rank over `torch.distributed`."""
 
+from .draws import random_stages
 from .rank import RankRun, StepFailed
+from .torch_schedule import StageModule, TorchSchedule, schedule_csv
 from .transport import CrossingTensor, Transport
 
-__all__ = ["CrossingTensor", "RankRun", "StepFailed", "Transport"]
+__all__ = [
+    "CrossingTensor",
+    "RankRun",
+    "StageModule",
+    "StepFailed",
+    "TorchSchedule",
+    "Transport",
+    "random_stages",
+    "schedule_csv",
+]

@@ -7,18 +7,20 @@ buffers stay aside until all ranks have ended their rows, so a step that fails c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ....device.devices import get_rng_state, set_rng_state
 from ....ir.diagnostics import Diagnostic, FBError
 from ....ir.graph import CNode
 from ....ir.pipeline import Move, OnValue, Pipeline, RowStep, StageProgram, StageRun, Value
 from ....ir.program import Program
 from ....ir.text.pipeline import format_row_step
 from ....operators.instances import Instances, plain_mode, run_cnode
+from .draws import Draws, generator_state, set_generator
 from .transport import CrossingTensor, Transport
 
 
@@ -40,7 +42,9 @@ class RankRun:
     """One step of one rank.
 
     `values` are the caller's tensors by aNode, `inputs` those of each micro-batch; `forms` those of
-    what crosses. Both may lack what the rank's stages do not read.
+    what crosses. Both may lack what the rank's stages do not read. `random_S` are the random cNodes
+    of each stage of all ranks. Gradients are averaged over the transport's replicas, then clipped
+    to `max_grad_norm`, the norm of all ranks' together.
     """
 
     def __init__(
@@ -53,10 +57,14 @@ class RankRun:
         inputs: Sequence[Mapping[str, Tensor]],
         forms: Mapping[str, CrossingTensor],
         transport: Transport,
+        random_S: Sequence[Sequence[str]] = (),
+        max_grad_norm: float | None = None,
     ):
         self.program, self.pipeline, self.rank = program, pipeline, rank
         self.stages, self.forms, self.transport = stages, forms, transport
-        self.inputs = inputs
+        self.inputs, self.random_S = inputs, random_S
+        self.draws: Draws | None = None
+        self.max_grad_norm = max_grad_norm
         self.device = torch.device(program.header.device)
         graph = program.graph
         self.updates = {b.update: b.name for b in program.binding.buffers if b.update is not None}
@@ -80,18 +88,49 @@ class RankRun:
         self.saved: dict[tuple[int, int], Instances] = {}
 
     def run(self) -> RankResult:
-        """All steps of the row, then the word of all ranks. StepFailed if anything fails."""
+        """All steps of the row, then the word of all ranks. StepFailed if anything fails; then the
+        generator is as it was, else as the step on one rank leaves it."""
         step: RowStep | None = None
+        state = generator_state(self.device) if any(self.random_S) else None
         try:
             with plain_mode(self.device):
+                if state is not None:
+                    set_generator(self.transport.of_first(state), self.device)
+                    m = self.pipeline.microbatches
+                    self.draws = Draws(self.program, self.random_S, self.stages.keys(), m)
+                    end = generator_state(self.device)
                 for step in self.pipeline.rows[self.rank]:
                     self._step(step)
-            step = None
+                step = None
+                self.transport.average(list(self.gradients.values()))
+                if self.max_grad_norm is not None:
+                    self._clip(self.max_grad_norm)
             if not self.transport.all_ranks(True):
                 raise RuntimeError("another rank failed")
+            if state is not None:
+                state = end
         except Exception as error:
             raise self._failure(step, error) from error
+        finally:
+            if state is not None:
+                set_generator(state, self.device)
         return RankResult(self.gradients, self.buffers, self.losses)
+
+    def _clip(self, max_norm: float) -> None:
+        """As `torch.nn.utils.clip_grad_norm_`: by the norm of the norms of all, in order."""
+        trained = [p.name for p in self.program.binding.params if p.grad is not None]
+        norms = torch.stack(
+            [
+                torch.linalg.vector_norm(self.gradients[name])
+                if name in self.gradients
+                else torch.zeros((), dtype=self.values[name].dtype, device=self.device)
+                for name in trained
+            ]
+        )
+        total = torch.linalg.vector_norm(self.transport.sum(norms))
+        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        for gradient in self.gradients.values():
+            gradient.mul_(scale)
 
     def _failure(self, step: RowStep | None, error: Exception) -> StepFailed:
         at = "after its row" if step is None else f"at {format_row_step(step)}"
@@ -108,10 +147,7 @@ class RankRun:
 
     def _step(self, step: RowStep) -> None:
         if isinstance(step, StageRun):
-            if step.word == "fwd":
-                self._forward(step.stage, step.microbatch)
-            else:
-                self._backward(step.stage, step.microbatch)
+            self.compute(step)
         elif isinstance(step, Move):
             if step.word == "send":
                 self.transport.send(step.value, self.live[step.value], step.peer)
@@ -122,6 +158,17 @@ class RankRun:
             self.transport.wait(step.value)
         else:
             del self.live[step.value]
+
+    def compute(self, step: StageRun) -> None:
+        """Runs a pass on what is here."""
+        key = (step.stage, step.microbatch)
+        if step.word == "fwd":
+            self._forward(*key)
+        elif step.word == "bwd":
+            self._backward(*key)
+        else:
+            weights = self.stages[step.stage].weights
+            self._run(self.saved.pop(key), weights, frozenset())
 
     def _names(self, value: Value) -> tuple[str, ...]:
         """The aNodes of a value, from whichever side of its boundary is here."""
@@ -149,7 +196,11 @@ class RankRun:
         if s:
             self._enter(instances, ("act", s - 1, k))
         stays = stage.kept | set(stage.act_behind) | set(graph.loss.results)
-        self._run(instances, stage.forward, stays, s)
+        if self.draws is not None:
+            self.draws.enter(s, k)
+        self._run(instances, stage.forward, stays, again=False)
+        if self.draws is not None:
+            self.draws.leave(s, k)
         if s:
             for name in stage.act_before:
                 instances.drop(name)
@@ -165,53 +216,67 @@ class RankRun:
         if s < p.last_stage:
             self._enter(instances, ("act", s, k))
             self._enter(instances, ("grad", s, k))
-        self._run(instances, stage.backward, frozenset(stage.grad_before), s)
+        graph = self.program.graph
+        later = {a for c in stage.weights for a in graph.reads(graph.cnode[c])}
+        self._run(instances, stage.backward, later | set(stage.grad_before))
         if s and p.has_gradient(s - 1):
             self._leave(instances, ("grad", s - 1, k))
+        if stage.weights:
+            self.saved[s, k] = instances
 
     def _run(
-        self, instances: Instances, cnodes: Sequence[str], stays: frozenset[str], s: int
+        self, instances: Instances, cnodes: Sequence[str], stays: Set[str], *, again: bool = True
     ) -> None:
-        """The cNodes in order; what no later one reads is dropped, unless it `stays`."""
+        """The cNodes in order, those of the forward once more if `again`. What no later one reads
+        is dropped, unless it `stays`."""
         graph = self.program.graph
-        last: dict[str, str] = {}
-        for name in cnodes:
-            c = graph.cnode[name]
-            for a in (*graph.reads(c), *c.results):
-                last[a] = name
-        ends: dict[str, list[str]] = {}
         held = self.values.keys() | self.inputs[0].keys()
-        for a, name in last.items():
-            if a not in stays and a not in held:
-                ends.setdefault(name, []).append(a)
-        for name in cnodes:
-            self._compute(instances, graph.cnode[name])
-            for a in ends.get(name, ()):
+        forms = [
+            (c := graph.cnode[name], 2 if again and c.phase == "fwd" else 1) for name in cnodes
+        ]
+        wanted = held | stays
+        ends: list[list[str]] = []
+        for c, n in reversed(forms):
+            reads, writes = graph.reads(c, n), c.results_at(n)
+            ends.append([a for a in {*reads, *writes} if a not in wanted])
+            wanted = (wanted - set(writes)) | set(reads) | held
+        for (c, n), ended in zip(forms, reversed(ends), strict=True):
+            self._compute(instances, c, n, stays)
+            for a in ended:
                 instances.drop(a)
 
-    def _compute(self, instances: Instances, c: CNode) -> None:
-        """One cNode. (On its own, so that no local name outlives what is dropped.)"""
+    def _compute(self, instances: Instances, c: CNode, n: int, stays: Set[str]) -> None:
+        """The n-th execution of a cNode. (On its own, so that no local name outlives what is
+        dropped.)"""
         if c.is_loss:
             self._loss(instances)
             return
-        results = run_cnode(c, 1, instances, token=None, device=self.device)
+        if c.token is not None and n > 1:
+            set_rng_state(instances[c.token], self.device)
+        elif c.token is not None and c.token in stays:
+            instances.put(c.token, get_rng_state(self.device))
+        results = run_cnode(c, n, instances, token=None, device=self.device)
         if c.is_accumulate:
             instances.drop(c.call.refs()[0])
-        for made, result in zip(c.writes, results, strict=True):
+        writes = c.writes if n == 1 or c.replay is None else c.replay.writes
+        for made, result in zip(writes, results, strict=True):
             if made is not None and result is not None:
                 instances.put(made, result)
-                self._take(instances, made)
+                if n == 1:
+                    self._take(instances, made)
 
     def _take(self, instances: Instances, a: str) -> None:
         """New contents of a buffer, or the gradients that an aNode holds."""
         if (buffer := self.updates.get(a)) is not None:
             self.values[buffer].copy_(instances[a])
         for param, name in self.of_storage.get(a, ()):
-            gradient = instances[name]
             if param in self.gradients:
-                self.gradients[param].add_(gradient)
-            else:
-                self.gradients[param] = gradient
+                self.gradients[param].add_(instances[name])
+            else:  # a storage that several gradients share is that of the first
+                taken = any(
+                    param != other for other, _ in self.of_storage[a] if other in self.gradients
+                )
+                self.gradients[param] = instances[name].clone() if taken else instances[name]
 
     def _loss(self, instances: Instances) -> None:
         """The mean over micro-batches is differentiated: each tangent is 1 / m."""

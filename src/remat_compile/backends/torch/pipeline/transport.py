@@ -47,10 +47,11 @@ def _memory(tensor: Tensor) -> Tensor:
 
 
 class Transport:
-    """Sends and receives of one rank. `timeout_s` bounds each wait."""
+    """Sends and receives of one rank. `timeout_s` bounds each wait. `replicas` is the group of
+    ranks that run the same stages on other data, if there are any."""
 
-    def __init__(self, group: Any, timeout_s: float):
-        self.group, self.timeout_s = group, timeout_s
+    def __init__(self, group: Any, timeout_s: float, replicas: Any = None):
+        self.group, self.timeout_s, self.replicas = group, timeout_s, replicas
         self.works: dict[Value, list[Any]] = {}
         # Sent memory stays referenced until its wait, whatever the row frees.
         self.memory: dict[Value, list[Tensor]] = {}
@@ -83,12 +84,34 @@ class Transport:
         del self.memory[value]
 
     def all_ranks(self, ok: bool) -> bool:
-        """True if every rank says so. RuntimeError as `wait`."""
-        said = torch.tensor([int(ok)])
-        work = dist.all_reduce(said, dist.ReduceOp.MIN, group=self.group, async_op=True)
-        assert work is not None
+        """True if every rank of all replicas says so. RuntimeError as `wait`."""
+        failed = self.sum(torch.tensor([int(not ok)]))
+        if self.replicas is not None:
+            self._ended(dist.all_reduce(failed, group=self.replicas, async_op=True))
+        return int(failed.item()) == 0
+
+    def average(self, gradients: Sequence[Tensor]) -> None:
+        """Their mean over the replicas, in place, as `DistributedDataParallel` takes it."""
+        if self.replicas is None:
+            return
+        size = dist.get_world_size(self.replicas)
+        for gradient in gradients:
+            self._ended(dist.all_reduce(gradient.div_(size), group=self.replicas, async_op=True))
+
+    def sum(self, mine: Tensor) -> Tensor:
+        """The sum over all ranks, in place. RuntimeError as `wait`."""
+        self._ended(dist.all_reduce(mine, group=self.group, async_op=True))
+        return mine
+
+    def _ended(self, work: Any) -> None:
         work.wait(timedelta(seconds=self.timeout_s))
-        return bool(said.item())
+
+    def of_first(self, mine: bytearray) -> bytearray:
+        """The bytes of rank 0, as many. RuntimeError as `wait`."""
+        theirs = bytearray(mine)
+        memory = torch.frombuffer(theirs, dtype=torch.uint8)
+        self._ended(dist.broadcast(memory, group=self.group, group_src=0, async_op=True))
+        return theirs
 
 
 def gathered(group: Any, mine: str) -> list[str]:
@@ -98,11 +121,10 @@ def gathered(group: Any, mine: str) -> list[str]:
     return texts
 
 
-def from_first(group: Any, mine: str | None) -> str:
-    """The text of rank 0."""
+def from_first(group: Any, mine: str | None) -> str | None:
+    """What rank 0 gave."""
     texts = [mine]
     dist.broadcast_object_list(texts, group=group, group_src=0)
-    assert texts[0] is not None
     return texts[0]
 
 

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
 
+from ....device.shards import is_sharded, own_rows
 from ....ir.diagnostics import fail
+from ....ir.graph import CNode
 from ....ir.schedule import Direction
 from ....ir.wording import worded
 from ....operators.instances import Instances
@@ -59,7 +61,7 @@ class Arena:
 
 
 @dataclass(frozen=True)
-class _HostCopy:
+class HostCopy:
     """The bytes of a tensor, and what makes a tensor of them again."""
 
     host: tuple[Tensor, ...]
@@ -71,10 +73,21 @@ class _HostCopy:
     offset: int
     kept: Tensor | None
     """A tensor that lies on the host of an accelerator anyway, such as a random state."""
+    rows: Tensor | None = None
+    """What this rank has of a tensor that is sharded."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, host: tuple[Tensor, ...] = (), kept: Tensor | None = None) -> Self:
+        """Of a tensor on the device, in the memory given."""
+        size, offset = tensor.untyped_storage().nbytes(), int(tensor.storage_offset())
+        form = tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+        return cls(host, size, *form, offset, kept)
 
     def tensor(self) -> Tensor:
         """The copy itself, as a tensor on the host; one like it where it lies in several pieces, or
-        its elements at odd addresses."""
+        its elements at odd addresses; of a sharded one, the rows of this rank."""
+        if self.rows is not None:
+            return self.rows
         like = torch.empty(0, dtype=self.dtype)
         whole = self.host[0]
         if len(self.host) > 1 or int(whole.storage_offset()) % like.element_size():
@@ -152,12 +165,10 @@ class HostCopies:
         storages = {graph.storage[ref] for ref in c.call.refs()}
         if any(storage not in self._host or storage in self.flights for storage in storages):
             _misused("update_on_host", name)
-        held, env = {storage: self._host[storage] for storage in storages}, self.env
+        held = {storage: self._host[storage] for storage in storages}
 
         def tensors() -> list[Tensor]:  # once all have arrived
-            values = {storage: copy.tensor() for storage, copy in held.items()}
-            instances = Instances(graph, env, values)
-            return [instances[ref] for ref in c.operands]
+            return self._operands(c, held)
 
         arrived = [flight for flight in self._landed if not isinstance(flight, Future)]
         self._landed = [flight for flight in self._landed if isinstance(flight, Future)]
@@ -168,6 +179,13 @@ class HostCopies:
         for ended, named in c.takes_over:
             self._host[named] = self._host.pop(ended)
             self.flights[named] = flight
+
+    def _operands(self, c: CNode, held: Mapping[str, HostCopy]) -> list[Tensor]:
+        """What an update takes over and reads, of the storages that it finds on the host."""
+        assert self._updates is not None
+        values = {storage: copy.tensor() for storage, copy in held.items()}
+        instances = Instances(self._updates.graph, self.env, values)
+        return [instances[ref] for ref in c.operands]
 
     def offload(self, name: str, tensor: Tensor) -> None:
         """Begins to copy a tensor to the host. FB0954 where it is larger than was planned."""
@@ -194,23 +212,17 @@ class HostCopies:
         host = () if on_host else self._arena.views(_first(pieces, size))
         if is_given:
             host = (self._gradients[name],)
-        self._host[name] = _HostCopy(
-            host,
-            size,
-            tensor.dtype,
-            tensor.device,
-            tensor.shape,
-            tensor.stride(),
-            int(tensor.storage_offset()),
-            tensor if on_host else None,
-        )
+        self._host[name] = HostCopy.of(tensor, host, tensor if on_host else None)
         self._take(name, tensor)
 
     def _take(self, name: str, tensor: Tensor) -> None:
         """Counts the bytes of a copy, and begins to fill them."""
+        self._count(name)
+        self._issue("d2h", name, tensor)
+
+    def _count(self, name: str) -> None:
         self.host_bytes += self._host[name].size_bytes
         self.host_peak_bytes = max(self.host_peak_bytes, self.host_bytes)
-        self._issue("d2h", name, tensor)
 
     def prefetch(self, name: str) -> Tensor:
         """Begins to copy a tensor back; what is given may be read after its wait."""
@@ -229,7 +241,7 @@ class HostCopies:
         if flight is None:
             return
         if (self._homes or self._gradients) and not isinstance(flight, Future):
-            self._landed.append(flight)
+            self._landed.append(self._engine.waited(flight))
         try:
             if isinstance(flight, Future):
                 flight.result()
@@ -274,12 +286,14 @@ class HostCopies:
         )
 
 
-def _at_home(tensor: Tensor, device: torch.device) -> _HostCopy:
-    """The host copy that a dense tensor of the caller is."""
-    size, first = tensor.nbytes, int(tensor.storage_offset()) * tensor.element_size()
-    host = storage_bytes(tensor)[first : first + size]
+def _at_home(tensor: Tensor, device: torch.device) -> HostCopy:
+    """The host copy that a dense tensor of the caller is, or all ranks' rows of a sharded one."""
+    own, each = own_rows(tensor), tensor.element_size()
+    first = int(own.storage_offset()) * each
+    host = storage_bytes(own)[first : first + own.numel() * each]
+    size, rows = tensor.numel() * each, own if is_sharded(tensor) else None
     shape, stride = tensor.shape, tensor.stride()
-    return _HostCopy((host,), size, tensor.dtype, device, shape, stride, 0, None)
+    return HostCopy((host,), size, tensor.dtype, device, shape, stride, 0, None, rows)
 
 
 def single_call(

@@ -39,12 +39,16 @@ class ThreadEngine(CopyEngine):
         parts = [*moves(direction, tensor, host)]
         return self._threads[direction].submit(self._move, direction, name, parts)
 
+    def late(self, direction: Direction, name: str) -> None:
+        """Waits as long as was asked."""
+        if self.delay is not None:
+            time.sleep(self.delay(direction, name))
+
     def _move(self, direction: Direction, name: str, parts: list[tuple[Tensor, Tensor]]) -> None:
         # The last reference to a tensor must not end here: its bytes are given back where the
         # step says, in its own thread. So the list is empty before the copy counts as done.
         try:
-            if self.delay is not None:
-                time.sleep(self.delay(direction, name))
+            self.late(direction, name)
             for destination, source in parts:
                 destination.copy_(source)
         finally:

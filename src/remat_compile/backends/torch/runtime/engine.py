@@ -46,6 +46,10 @@ class CopyEngine(ABC):
     def settle(self, flight: Flight) -> None:
         """Returns when a copy that nobody waits for any more is over, whatever it raised."""
 
+    def waited(self, flight: Flight) -> Flight:
+        """Return what `settle` needs of a copy that was waited for: nothing that takes memory."""
+        return flight
+
     def forget(self, host: Sequence[Tensor]) -> None:  # noqa: B027  # most need not know
         """Is told of host bytes that were given back."""
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ....device.shards import is_sharded, own_rows, whole
 from ....device.strides import is_dense, outermost_first
 from ....ir.diagnostics import fail
 from ....ir.expr import evaluate
@@ -19,6 +20,7 @@ from .arena import HostLayout, host_layout
 from .call import Arena, HostCopies
 from .choice import engine_for
 from .engine import CopyEngine, Flight
+from .sharded import ShardedCopies, ShardEngine, check_away
 from .tickets import Tickets
 from .updates import Optimizer, Updates
 
@@ -36,17 +38,26 @@ class PlanCopies:
         schedule: Schedule,
         inputs: Sequence[str | None],
         optimizer: Optimizer | None = None,
+        away: Tensor | None = None,
     ) -> None:
-        """`inputs` are the aNodes of the forward's arguments. FB0912 for a device that cannot
-        copy beside its computations, FB0549 for homes on the host of an accelerator."""
-        homes = schedule.homes
-        if homes and torch.device(program.header.device).type != "cpu":
-            message = f"storage at home on the host of {program.header.device} is planned, not run"
-            fail("FB0549", message, schedule.span, hint="plan for the CPU, or without homes")
+        """`inputs` are the aNodes of the forward's arguments, `away` a parameter where none lies
+        on the device. FB0912 for a device that cannot copy beside its computations, FB0549 where
+        what is at home on the host lies on an accelerator."""
+        homes, device = schedule.homes, torch.device(program.header.device)
+        frozen: frozenset[str] = frozenset()
+        if away is not None:
+            frozen = check_away(program, schedule, is_sharded=is_sharded(away))
+        elif homes and device.type != "cpu":
+            message = f"%{min(homes)} is at home on the host in the plan, and lies on {device}"
+            fail("FB0549", message, schedule.span, hint="keep the model on the host: model.cpu()")
+        self._frozen = [(at, name) for at, name in enumerate(inputs) if name in frozen]
+        self._there: dict[str | None, tuple[Tensor, int, Tensor]] = {}
         self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
         self._gradients = homes - self._homes.keys()
         self._updates = None if optimizer is None else Updates(program.graph, optimizer)
-        self.engine = engine_for(torch.device(program.header.device))
+        self.engine = (
+            engine_for(device) if away is None or not is_sharded(away) else ShardEngine(away)
+        )
         self.arenas = 0
         self.last_host_peak_bytes = 0
         self._program, self._schedule = program, schedule
@@ -66,16 +77,20 @@ class PlanCopies:
         """The states of the optimizer, which the forward is given behind all else."""
         return [] if self._updates is None else self._updates.optimizer.tensors()
 
-    def begin(self, args: Sequence[Tensor]) -> HostCopies:
-        """The state of a call of the forward with these arguments. FB0549 for a tensor at home on
-        the host that is not dense."""
+    def begin(self, args: list[Tensor]) -> HostCopies:
+        """The state of a call of the forward with these arguments, in which those that the plan has
+        on the device come to lie there. FB0549 for a tensor at home on the host that is not
+        dense."""
+        for at, name in self._frozen:
+            args[at] = self._copy_of(name, args[at])
         env = {name: int(args[i].shape[dim]) for name, (i, dim) in self._dimensions.items()}
-        layout = self._layout(env)
+        is_shared = isinstance(self.engine, ShardEngine)
+        layout = HostLayout(0, {}) if is_shared else self._layout(env)
         engine, arena = self._arena(layout.size_bytes)
         homes = {name: args[at].detach() for name, at in self._homes.items()}
         for name, tensor in homes.items():
-            strides = tensor.stride()
-            if not is_dense(tensor.shape, strides, outermost_first(strides)):
+            strides = own_rows(tensor).stride()
+            if not is_dense(own_rows(tensor).shape, strides, outermost_first(strides)):
                 message = f"%{name}, at home on the host, has gaps between its elements"
                 fail("FB0549", message, hint="give the model a copy of it: tensor.contiguous()")
         pin = engine.device.type != "cpu"
@@ -84,7 +99,8 @@ class PlanCopies:
             for name, size in self._sizes(env, self._gradients).items()
         }
         given = homes, gradients, self._updates
-        copies = HostCopies(engine, arena, layout.slots, *given)
+        kind = ShardedCopies if is_shared else HostCopies
+        copies = kind(engine, arena, layout.slots, *given)
         copies.env = env
         ended = weakref.finalize(copies, self._end, engine, arena, copies.flights)
         ended.atexit = False
@@ -130,6 +146,14 @@ class PlanCopies:
         """The backward is done."""
         copies.pause()
         self.last_host_peak_bytes = copies.host_peak_bytes
+
+    def _copy_of(self, name: str | None, tensor: Tensor) -> Tensor:
+        """A parameter on the device, copied again where it was written to."""
+        source, version, copy = self._there.get(name, (None, 0, tensor))
+        if source is not tensor or version != tensor._version:
+            copy = whole(tensor, self.engine.device)
+            self._there[name] = tensor, tensor._version, copy
+        return copy
 
     def _sizes(self, env: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
         """Bytes of storages, not rounded."""

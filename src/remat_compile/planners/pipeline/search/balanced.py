@@ -33,10 +33,11 @@ def least_memory(layers: Layers) -> int:
 
 
 def balanced(
-    layers: Layers, copies: Callable[[int], int] | None = None
+    layers: Layers, copies: Callable[[int], int] | None = None, *, fewer: bool = True
 ) -> tuple[int, tuple[Range, ...]] | None:
     """The largest load in nanoseconds and the stages; None where no partition fits the memory
-    with these copies. None for `copies` ignores the memory."""
+    with these copies. None for `copies` ignores the memory. Without `fewer` every rank has a
+    stage."""
     end = len(layers)
     tables: list[dict[int, tuple[int, int]]] = [{end: (0, end)}]
     for depth in range(1, layers.ranks + 1):
@@ -54,6 +55,7 @@ def balanced(
                     table[i] = (period, b)
         tables.append(table)
     ends = [(table[0][0], depth) for depth, table in enumerate(tables) if 0 in table]
+    ends = [end for end in ends if fewer or end[1] == layers.ranks]
     if not ends:
         return None
     period, depth = min(ends)

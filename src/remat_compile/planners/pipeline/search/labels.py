@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from time import monotonic
 
 from ..layers import Layers, Range, ceil_div
@@ -43,14 +44,6 @@ class Label:
     special: bool
     behind: Label | None
 
-    def dominates(self, other: Label) -> bool:
-        return (
-            self.lifetime_ns <= other.lifetime_ns
-            and self.load_ns <= other.load_ns
-            and self.bytes <= other.bytes
-            and self.largest <= other.largest
-        )
-
     def stages(self) -> Iterator[tuple[Range, bool]]:
         """From the first stage to the last, with whether it is on the special rank."""
         at: Label | None = self
@@ -73,6 +66,7 @@ class LabelSearch:
 
     def __init__(self, layers: Layers, grid: int = 0, deadline: float = float("inf")):
         self.layers, self.grid, self.deadline = layers, grid, deadline
+        self._bytes = cache(lambda i, j: (layers.stage_bytes(i, j, 0), layers.keep_bytes(i, j)))
 
     def allocations(self, period_ns: int) -> list[SpecialAllocation]:
         """All that the labels of the whole chain stand for, the shortest lifetime first."""
@@ -92,10 +86,10 @@ class LabelSearch:
         """The least period with labels; None where there are none for any."""
         low, high = self.layers.least_period_ns, self.layers.longest_period_ns
         step, top = max(1, low // 100), low
-        while top < high and not self.allocations(top):
+        while not self.allocations(top):
+            if top >= high:
+                return None
             low, top, step = top + 1, min(high, top + step), 2 * step
-        if not self.allocations(top):
-            return None
         unit = max(1, low // 10_000) if self.grid else 1
         k = first_true(
             (top - low) // unit + 2, lambda k: bool(self.allocations(min(top, low + k * unit)))
@@ -110,7 +104,7 @@ class LabelSearch:
         label: Label,
         period_ns: int,
     ) -> None:
-        layers = self.layers
+        layers, limit = self.layers, self.layers.limit_bytes
         if monotonic() > self.deadline:
             raise LabelsOverflow
         for i in reversed(layers.cuts):
@@ -127,7 +121,8 @@ class LabelSearch:
             if transfer:
                 lifetime = joined(lifetime, transfer, period_ns)
             lifetime = self._lifetime(lifetime, period_ns)
-            fits = layers.stage_bytes(i, b, copies) <= layers.limit_bytes
+            none, keep = self._bytes(i, b)
+            fits = none + copies * keep <= limit
             if p < layers.ranks - 1 and fits:
                 _enter(
                     labels.setdefault((i, p + 1), []),
@@ -138,10 +133,10 @@ class LabelSearch:
             total = label.load_ns + load
             if total > period_ns:
                 continue
-            held = label.bytes + layers.stage_bytes(i, b, copies - 1)
-            largest = max(label.largest, layers.keep_bytes(i, b))
-            if held + largest <= layers.limit_bytes:
-                held = self._up(held, layers.limit_bytes)
+            held = label.bytes + none + layers.copies(copies - 1) * keep
+            largest = max(label.largest, keep)
+            if held + largest <= limit:
+                held = self._up(held, limit)
                 total = self._up(total, period_ns)
                 _enter(
                     labels.setdefault((i, p), []),
@@ -160,10 +155,18 @@ class LabelSearch:
 
 
 def _enter(labels: list[Label], new: Label) -> None:
-    for label in labels:
-        if label.dominates(new):
+    """Enters a label unless one is as good, in place of those that are no better. (Most of the
+    time of the search is spent here: no calls.)"""
+    lifetime, load, held, largest = new.lifetime_ns, new.load_ns, new.bytes, new.largest
+    for x in labels:
+        is_as_good = x.lifetime_ns <= lifetime and x.load_ns <= load
+        if is_as_good and x.bytes <= held and x.largest <= largest:
             return
-    labels[:] = [label for label in labels if not new.dominates(label)]
+    labels[:] = [
+        x
+        for x in labels
+        if x.lifetime_ns < lifetime or x.load_ns < load or x.bytes < held or x.largest < largest
+    ]
     labels.append(new)
     if len(labels) > _MOST:
         raise LabelsOverflow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from .contract import (
+from ..contract import (
     PipelinePlanner,
     PipelineResult,
     PipelineTask,
@@ -13,10 +13,10 @@ from .contract import (
     plain_ways,
     without_recompute,
 )
-from .one_f_one_b import contiguous_plan
-from .pattern import joined, least_period, pseudo_loads
-from .search.balanced import balanced
-from .search.contiguous import Contiguous
+from ..one_f_one_b import contiguous_plan
+from ..pattern import joined, least_period, pseudo_loads
+from ..search.balanced import balanced
+from ..search.contiguous import Contiguous
 
 
 @dataclass(frozen=True)
