@@ -221,7 +221,13 @@ def budgets(instance: StepInstance, several: str, time_limit: float) -> None:
         )
 
 
-PLANNERS = ("offmate", "zero-offload", "zero-infinity", "paged-states", "in-backward{of=dtr{rounds=0}}")
+PLANNERS = (
+    "offmate",
+    "zero-offload",
+    "zero-infinity",
+    "paged-states",
+    "in-backward{of=dtr{rounds=0}}",
+)
 
 
 def program_of(device: str, layers: int, batch: int, length: int) -> tuple[Program, Baseline]:
