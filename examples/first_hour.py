@@ -16,7 +16,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-NET = '''\
+NET = """\
 import torch
 from torch import nn
 
@@ -44,9 +44,9 @@ def train():
 if __name__ == "__main__":
     model, args = make()
     torch.onnx.export(model, args, "net.onnx", dynamo=True, optimize=False, verbose=False)
-'''
+"""
 
-LORA = '''\
+LORA = """\
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -64,7 +64,7 @@ arguments = TrainingArguments("out", max_steps=3, per_device_train_batch_size=4,
 plan = Callback(activation_budget="80%", planner="dtr")
 Trainer(model, arguments, train_dataset=rows, callbacks=[plan]).train()
 print("trained within the budget")
-'''
+"""
 
 WALK = (
     "remat-compile fit net.py:make --device t4 -q",

@@ -19,6 +19,8 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import remat_compile
+from helpers.networks.llama import Llama
+from helpers.networks.transformers import GPT
 from helpers.planners.homed_updates import HomedUpdates
 from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
@@ -621,3 +623,64 @@ def test_no_script_of_a_step_with_updates() -> None:
     with pytest.raises(FBError) as refused:
         plan.emit()
     assert [d.code for d in refused.value.diagnostics] == ["FB0548"]
+
+
+class WithLoss(nn.Module):
+    """A model of the next token, its result the loss."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.net(x).flatten(0, 1), x.flatten())
+
+
+@pytest.mark.parametrize("net", [GPT, Llama])
+def test_offmate_trains_with_the_bits_of_ordinary_training(net: type[nn.Module]) -> None:
+    """Four layers under half of the bytes, 10 steps: what the O-ILP or the search chose, with the
+    proven peaks of both sides, above the lower bound."""
+    torch.manual_seed(0)
+    model = WithLoss(net(layers=4))
+    other = copy.deepcopy(model)
+    optimizer, stepper = (AdamW(m.parameters(), lr=1e-2, fused=True) for m in (model, other))
+    options: dict[str, Any] = {"planner": "offmate", "link": "1GB/s", "time_limit_s": 8}
+    train = remat_compile.compile(model, (ids(0),), optimizer=optimizer, budget="50%", **options)
+    assert isinstance(train, TrainingStep)
+    plan = train.module.planned_step
+    assert plan.schedule.homes
+    for seed in range(10):
+        assert torch.equal(train(ids(seed)), ordinary(other, stepper, ids(seed)))
+    assert_same(dict(train.state_dict()), dict(other.state_dict()))
+    assert_same(optimizer.state_dict(), stepper.state_dict())
+    proven = verify(plan.program, plan.schedule)
+    assert isinstance(proven, ProvenPlan)
+    use = measure_step(train.module, (ids(0),))
+    assert use.measured_bytes == use.predicted_bytes == proven.proven.device_bytes
+    assert use.host_measured_bytes == proven.proven.host_bytes
+
+
+def ids(seed: int) -> Tensor:
+    return torch.randint(0, 61, (4, 16), generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_model_on_meta_has_a_step_with_an_optimizer_and_a_bound() -> None:
+    """Nothing is allocated; the optimizer has the parameters on `meta`."""
+    with torch.device("meta"):
+        model = WithLoss(GPT(layers=2))
+        x = torch.zeros(4, 16, dtype=torch.long)
+    plan = remat_compile.plan(
+        model,
+        (x,),
+        optimizer=AdamW(model.parameters()),
+        planner="offmate",
+        budget="70%",
+        costs="roofline",
+        device="rtx-4090",
+        time_limit_s=8,
+    )
+    assert plan.proven is not None
+    assert plan.lower_bound_s is not None
+    assert 0 < plan.lower_bound_s <= plan.time_s
+    assert plan.schedule is not None
+    assert "no plan in this order takes less than" in plan.summary()

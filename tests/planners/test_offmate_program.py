@@ -35,7 +35,7 @@ from remat_compile.planners.offmate.blocks.instance import (
     Rates,
     StepInstance,
     Tensor,
-    instance_of,
+    blocks_of,
 )
 from remat_compile.planners.offmate.blocks.program import StepProgram
 from remat_compile.planners.offmate.blocks.rounding import at_least, at_most, rounded
@@ -360,21 +360,21 @@ def test_a_host_that_is_too_small_is_not_used(solver: MilpSolver) -> None:
 def test_the_blocks_of_a_chain() -> None:
     """Four layers of 100 bytes and 10 ns, parameters of 20: blocks and groups as in the graph."""
     program = linked(chain(4), 2.0)
-    instance = instance_of(program, Rates(states=2.0), small_bytes=0)
+    instance = blocks_of(program, Rates(states=2.0), small_bytes=0).instance
     assert [g.blocks for g in instance.groups] == [(0, 1), (1,), (2,), (3,)]
     assert all(t.size_bytes == t.grad_bytes == 20 for g in instance.groups for t in g.tensors)
     assert instance.unlimited_ns == 4 * 10 + 4 * 20
     names = [[option.name for option in options] for options in instance.options_L]
     assert all(row[0] == "keep" for row in names)
-    held = instance_of(program, Rates(states=2.0), small_bytes=21)
+    held = blocks_of(program, Rates(states=2.0), small_bytes=21).instance
     assert not held.groups
     assert held.interface_T[0] == instance.interface_T[0] + 4 * 20 * 4
 
 
 def test_a_captured_transformer_is_planned_within_its_memory(solver: MilpSolver) -> None:
     program = linked(transformer(2), 2.0)
-    free = instance_of(program, Rates(1e12, 1e11, 2.0), small_bytes=0)
-    assert {o.name for row in free.options_L for o in row} >= {"keep", "recompute"}
+    free = blocks_of(program, Rates(1e12, 1e11, 2.0), small_bytes=0).instance
+    assert {o.name for row in free.options_L for o in row} >= {"keep", "recompute 1"}
     instance = free.under(int(0.7 * full_bytes(free)))
     answer = plan_step(instance, solver=solver, time_limit_s=30)
     assert answer.plan is not None

@@ -103,13 +103,14 @@ def plain_mode(device: torch.device) -> Iterator[None]:
     """Runs kernels only: no autograd, no autocast, no dispatch mode and no Python
     dispatcher (a capture that is still open has both; the latter makes each operator
     milliseconds slower)."""
+    kind = "cpu" if device.type == "meta" else device.type  # autocast knows no meta
     with (
         _disable_current_modes(),
         torch._C._DisablePythonDispatcher(),
         torch.no_grad(),
         torch._C._AutoDispatchBelowAutograd(),
         torch._C.DisableTorchFunction(),
-        torch.autocast(device.type, enabled=False),
+        torch.autocast(kind, enabled=False),
     ):
         yield
 

@@ -27,6 +27,7 @@ from ...ir.graph import UPDATE_OP, ANode, Call, CNode, Ref
 from ...ir.program import ParamBinding, Program
 from ...operators.instances import plain_mode
 from ..lowered import Exported
+from ..trace.module import has_values
 from .clipping import Clipping
 from .update_call import AGAIN, State, Trained, UpdateCall, states_of, step
 
@@ -302,7 +303,10 @@ def updates_of(
     if max_grad_norm is not None and any(map(is_sharded, home.original.parameters())):
         message = "the norm of sharded gradients is known to no rank alone"
         fail("FB0556", message, hint="leave out max_grad_norm=")
-    return OptimizerUpdates(optimizer, home.original, max_grad_norm)
+    # One on `meta` was copied for capture: the optimizer has the parameters of the user's own.
+    given = exported.given
+    model = home.original if given is None or has_values(given) else given
+    return OptimizerUpdates(optimizer, model, max_grad_norm)
 
 
 def _zeros(like: Tensor) -> Tensor:

@@ -58,63 +58,66 @@ def joint_ns(
         milp = joint_program(instance, target, limit_bytes, k)
         solved = solver.solve(milp.relaxed() if relaxed else milp, left)
         if isfinite(solved.bound):
-            best = max(best, solved.bound * _scale_ns(instance))
+            best = max(best, solved.bound * scale_ns(instance))
     return max(instance.base_time_ns, ceil(best * (1 - 1e-9) - 1e-3))
 
 
-def _moving(rate: int | None, size: float) -> float:
+def moving(rate: int | None, size: float) -> float:
     """Nanoseconds, rounded down a little: a bound may not be too high."""
     return size * 1e9 / rate * (1 - 1e-12) if rate else 0.0
 
 
-def _scale_ns(instance: Instance) -> float:
+def scale_ns(instance: Instance) -> float:
     return max(1.0, instance.base_time_ns / max(1, len(instance.time_C)))
 
 
 def joint_program(instance: Instance, target: Target, limit_bytes: int, k: int) -> Milp:
     """The integer program of the moment when cNode `k` runs first; its objective times the mean
     time of a cNode is nanoseconds."""
-    return _LinkRows(instance, target, limit_bytes, k).whole()
+    return LinkRows(instance, target, limit_bytes, k).whole()
 
 
-class _LinkRows(MomentRows):
+class LinkRows(MomentRows):
     def __init__(self, instance: Instance, target: Target, limit_bytes: int, k: int):
         super().__init__(instance, limit_bytes, k, set(range(k)))
         self.target = target
-        self.unit_ns = _scale_ns(instance)
+        self.unit_ns = scale_ns(instance)
         handed = {instance.index_A[name] for name in instance.program.held_since_loss}
         self.pinned = handed if k >= instance.loss else set()
         self.away: dict[int, int] = {}
 
     def whole(self) -> Milp:
         inst, k = self.inst, self.k
-        before = self.b.column(1.0, upper=INFINITY, integer=False)
-        after = self.b.column(1.0, upper=INFINITY, integer=False)
+        before = self.before_ns = self.b.column(1.0, upper=INFINITY, integer=False)
+        after = self.after_ns = self.b.column(1.0, upper=INFINITY, integer=False)
         self.rows(set(range(k + 1, len(inst.names_C))))
         done = sum(inst.time_C[:k])
-        self.b.row([(before, 1.0), *self._issues()], lower=done / self.unit_ns)
-        again = [(column, -inst.retime_C[c] / self.unit_ns) for c, column in self.runs.items()]
+        self.b.row([(before, 1.0), *self.issues()], lower=done / self.unit_ns)
         rest = (inst.base_time_ns - done) / self.unit_ns
-        self.b.row([(after, 1.0), *again, *self._issues()], lower=rest)
-        self.b.row([(before, 1.0), *self._copies(self.target.d2h_bytes_per_s)], lower=0.0)
+        self.b.row([(after, 1.0), *self.replays(), *self.issues()], lower=rest)
+        self.b.row([(before, 1.0), *self.copies(self.target.d2h_bytes_per_s)], lower=0.0)
         own = inst.time_C[k] / self.unit_ns
-        self.b.row([(after, 1.0), *self._copies(self.target.h2d_bytes_per_s)], lower=own)
+        self.b.row([(after, 1.0), *self.copies(self.target.h2d_bytes_per_s)], lower=own)
         if (host := self.target.host_bytes) is not None:
             unit = max(1, host)
             held = [(column, inst.size_A[a] / unit) for a, column in self.away.items()]
             self.b.row(held, upper=host / unit)
         return self.b.build()
 
-    def _issues(self) -> list[tuple[int, float]]:
+    def replays(self) -> list[tuple[int, float]]:
+        """Less the time of what runs again."""
+        return [(c, -self.inst.retime_C[k] / self.unit_ns) for k, c in self.runs.items()]
+
+    def issues(self) -> list[tuple[int, float]]:
         """Less the time that issuing one copy of all that is away takes."""
         each = self.target.copy_issue_ns / self.unit_ns
         return [(column, -each) for column in self.away.values()] if each else []
 
-    def _copies(self, rate: int | None) -> list[tuple[int, float]]:
+    def copies(self, rate: int | None) -> list[tuple[int, float]]:
         """Less the time of one direction for all that is away."""
         each, sizes = self.target.copy_latency_ns, self.inst.size_A
         return [
-            (column, -(each + _moving(rate, sizes[a])) / self.unit_ns)
+            (column, -(each + moving(rate, sizes[a])) / self.unit_ns)
             for a, column in self.away.items()
         ]
 

@@ -172,6 +172,8 @@ class MomentRows:
         makers = (c for c in before if instance.makable_C[c])
         self.maker = {a: c for c in makers for a in instance.rewrites_C[c]}
         self.alive: dict[int, int] = {}
+        self.beside: list[tuple[int, int]] = []
+        """Columns of a subclass, and the bytes that each counts."""
         self.runs: dict[int, int] = {}
         self.todo: list[int] = []
 
@@ -201,8 +203,9 @@ class MomentRows:
             self.b.row(self._there_or_made(a), lower=1.0)
         while self.todo:
             self._replay(self.todo.pop())
-        sizes = ((column, inst.size_A[a] / self.unit) for a, column in self.alive.items())
-        self.b.row([(c, size) for c, size in sizes if size], upper=self.room / self.unit)
+        sizes = [*((column, inst.size_A[a]) for a, column in self.alive.items()), *self.beside]
+        room = self.room / self.unit
+        self.b.row([(c, size / self.unit) for c, size in sizes if size], upper=room)
 
     def _price(self, c: int) -> float:
         """The cost of a replay in the objective."""

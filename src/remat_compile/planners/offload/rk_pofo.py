@@ -40,14 +40,14 @@ def _options(chain: Chain, i: int) -> list[BlockOption]:
     if i == len(chain) - 1:
         return [everything]
     block = block_instance(chain, i)
-    fewer = (option_of(chain, i, _dropping(block, share)) for share in _SHARES)
+    fewer = (option_of(chain, i, dropping(block, share)) for share in _SHARES)
     by_kept = {everything.kept: everything}
     for option in fewer:
         by_kept.setdefault(option.kept, option)
     return [*by_kept.values()]
 
 
-def _dropping(block: Instance, share: float) -> Order:
+def dropping(block: Instance, share: float) -> Order:
     """The block's step with its cheapest cNodes, by time for a byte, run again behind the loss."""
     size = [sum(block.size_A[a] for a in made) for made in block.rewrites_C]
     again = [c for c in range(block.loss) if block.makable_C[c] and size[c]]

@@ -15,16 +15,21 @@ from ..kit import PlanResult, SearchPlanner, Task
 from ..solvers import MilpSolver
 from .homes.search import HomesTask
 from .in_backward import InBackward
+from .updates_place import WAYS
 from .updates_search import UpdatesTask
+
+_ORDERS = 0.75
+"""Of the time is left when no more orders of another planner are asked for."""
 
 
 @dataclass(frozen=True)
 class OffMate(SearchPlanner):
-    """Zhao 2024, chapter 4. Without an optimizer: which parameters and gradients are at home on the
-    host, when each comes and goes, by a linear program over segments of the step. With one: where
-    each update runs and what of it is at home on the host, by search. Both on orders that the
-    planner `of` has under several budgets of activations. Under a budget of activations alone it
-    is `of`."""
+    """Zhao 2024, chapter 4. Under a budget of activations alone it is `of`. Without an optimizer a
+    linear program over segments of the step says which parameters and gradients are at home on the
+    host, when each comes and goes, on orders that `of` has under several budgets. With one a linear
+    program over blocks says where each update runs, what of it is at home on the host and what is
+    made again. Local search goes on from there. No plan is slower than `of` itself or one way for
+    all updates on its orders."""
 
     name: ClassVar[str] = "offmate"
     applicability: ClassVar[str] = "what the planner it runs accepts, on a target with a link"
@@ -45,12 +50,7 @@ class OffMate(SearchPlanner):
         if task.budget is None or task.budget.kind == "activation":
             return renamed(self.of, task)
         if has_updates(task.program):
-            steps = UpdatesTask(task)
-            for view in steps.orders(self.of):
-                steps.search(view)
-                if steps.late:
-                    break
-            return steps.answer()
+            return self._with_updates(UpdatesTask(task))
         homes = HomesTask(task)
         with MilpSolver() as solver:
             for order in homes.orders(self.of):
@@ -58,6 +58,23 @@ class OffMate(SearchPlanner):
                 if homes.is_best_possible or homes.late:
                     break
         return homes.answer()
+
+    def _with_updates(self, steps: UpdatesTask) -> PlanResult:
+        views = []
+        for view in steps.orders(self.of):
+            views.append(view)
+            if steps.task.left_s < _ORDERS * steps.limit_s:
+                break
+        steps.first_fits(views, *WAYS)
+        resident = renamed(self.of, steps.task)
+        if isinstance(resident, Optimal | Feasible):
+            steps.take(resident.schedule)
+        with MilpSolver() as solver:
+            steps.solve(solver)
+        for view in views:
+            if not steps.late:
+                steps.search(view)
+        return steps.answer()
 
 
 def need_link(task: Task) -> None:

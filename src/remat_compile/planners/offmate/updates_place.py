@@ -6,7 +6,9 @@ Ways of an update of an optimizer, with its parameters, states and gradients:
 * `states`: the states at home on the host; they come for the update and go back;
 * `through`: the parameters too; each comes before it is used, and goes back behind the update;
 * `host`: as `through`, but the gradients go to the host and the update runs there, beside all that
-  follows (Zhao 2024, section 4.3; Ren et al. 2021).
+  follows (Zhao 2024, section 4.3; Ren et al. 2021);
+* `through-dropped`, `host-dropped`: as these, and between forward and backward the parameters are
+  not on the device.
 
 Entries of an order are its positions, updates among them; a *boundary* i is before entry i.
 """
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +34,10 @@ from ...ir.semantics.sizes import Sizes
 from ..instance import Instance, Order
 from ..offload.copies.place import copy_ns, fits_from, times_of
 
-Way = Literal["device", "states", "through", "host"]
-WAYS: tuple[Way, ...] = ("device", "states", "through", "host")
+Way = Literal["device", "states", "through", "through-dropped", "host", "host-dropped"]
+WAYS: tuple[Way, ...] = get_args(Way)
+_AT_HOME = ("device", "states")
+_ON_HOST = ("host", "host-dropped")
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,9 @@ class _Stay:
 
 
 class UpdatePlacement:
-    """The ways of all updates, within `limit_bytes`. With `drop`, parameters at home on the host
-    are not there between the forward and the backward."""
+    """The ways of all updates, within `limit_bytes`."""
 
-    def __init__(
-        self, view: UpdateOrder, limit_bytes: int, ways: Sequence[Way], *, drop: bool
-    ) -> None:
+    def __init__(self, view: UpdateOrder, limit_bytes: int, ways: Sequence[Way]) -> None:
         self.view, self.ways = view, ways
         count = len(view.order)
         self.room: NDArray[np.int64] = np.empty(count + 1, dtype=np.int64)
@@ -140,7 +141,7 @@ class UpdatePlacement:
         """By the entry of an update: what is copied to the host behind it, and the boundary at
         which that has gone."""
         for update, way in zip(view.updates, ways, strict=True):
-            self._hold(update, way, drop)
+            self._hold(update, way)
         self._send()
         self._fetch()
 
@@ -149,21 +150,21 @@ class UpdatePlacement:
         """True if the bytes are within the limit wherever the copies are as fast as they should."""
         return bool(self.room.min() >= 0)
 
-    def _hold(self, update: Update, way: Way, drop: bool) -> None:
+    def _hold(self, update: Update, way: Way) -> None:
         view = self.view
-        if way in ("device", "states"):
+        if way in _AT_HOME:
             self.room -= view.bytes_of(update.params)
         if way == "device":
             self.room -= view.bytes_of(update.states)
-        if way in ("through", "host"):
+        if way not in _AT_HOME:
             for name in update.params:
-                last = [update.at] if way == "through" else []
+                last = [] if way in _ON_HOST else [update.at]
                 uses = [*update.uses[name], *last]
                 inner = [i for i in uses if i <= view.loss], [i for i in uses if i > view.loss]
-                parts = [part for part in inner if part] if drop else [uses]
+                parts = [part for part in inner if part] if way.endswith("dropped") else [uses]
                 for part in parts:
                     self.stays.append(_Stay(name, part[0], part[-1]))
-        if way in ("states", "through"):
+        if way != "device" and way not in _ON_HOST:
             self.stays += [_Stay(name, update.at, update.at) for name in update.states]
 
     def _send(self) -> None:
@@ -174,11 +175,8 @@ class UpdatePlacement:
         for update, way in zip(view.updates, self.ways, strict=True):
             if way == "device":
                 continue
-            names = {
-                "states": tuple(update.named[n] for n in update.states),
-                "through": tuple(update.named[n] for n in (*update.params, *update.states)),
-                "host": update.grads,
-            }[way]
+            old = update.states if way == "states" else (*update.params, *update.states)
+            names = update.grads if way in _ON_HOST else tuple(update.named[n] for n in old)
             idle = max(idle, view.begins_ns[update.at + 1])
             for name in names:
                 idle += copy_ns(view.size[name], target.d2h_bytes_per_s, target)
@@ -217,7 +215,7 @@ class UpdatePlacement:
             for name in names:
                 steps += [Wait(name), Free(name)]
             update, way = by_name[view.base.names_C[view.order[at]]]
-            if way == "host":
+            if way in _ON_HOST:
                 steps.append(Compute(update.cnode.name, on_host=True))
                 ends += [Wait(update.named[n]) for n in (*update.params, *update.states)]
                 ends += [step for n in update.grads for step in (Wait(n), HostFree(n))]
@@ -232,7 +230,7 @@ class UpdatePlacement:
             name
             for update, way in by_name.values()
             if way != "device"
-            for name in (*(update.params if way != "states" else ()), *update.states)
+            for name in (*(() if way == "states" else update.params), *update.states)
         )
         steps = [Home(name) for name in home]
         entry = -1
@@ -250,11 +248,11 @@ class UpdatePlacement:
 
     def _update(self, update: Update, way: Way) -> list[Step]:
         """The steps of an update at its entry."""
-        if way == "host":
+        if way in _ON_HOST:
             return [Offload(name) for name in update.grads]
         steps: list[Step] = [Compute(update.cnode.name)]
         if way != "device":
-            old = (*(update.params if way == "through" else ()), *update.states)
+            old = (*(() if way == "states" else update.params), *update.states)
             steps += [HostFree(name) for name in old]
             steps += [Offload(update.named[name]) for name in old]
         return [*steps, *(Free(name) for name in update.grads)]
@@ -262,7 +260,7 @@ class UpdatePlacement:
 
 def _taken(update: Update, way: Way) -> list[tuple[str, int]]:
     """Storages that an update on the device takes over, and so end there without a `free`."""
-    if way in ("device", "host"):
+    if way == "device" or way in _ON_HOST:
         return []
     names = update.states if way == "states" else (*update.params, *update.states)
     return [(name, update.at) for name in names]

@@ -3,8 +3,10 @@ planner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import product
 from time import monotonic
 
@@ -17,18 +19,31 @@ from ...ir.wording import worded
 from ..contract import Feasible, Infeasible, Planner, PlanResult, TimedOut
 from ..instance import Instance, Order
 from ..results import Task
-from .updates_place import UpdateOrder, UpdatePlacement, Way
+from ..solvers import MilpSolver
+from .blocks.instance import without_update_times
+from .updates_bound import least_time_ns
+from .updates_place import WAYS, UpdateOrder, UpdatePlacement, Way
+from .updates_program import Options, UpdatesProgram
 
 Ways = tuple[Way, ...]
 
+_BOUND, _PROGRAM, _CLIMBED = 0.1, 0.5, 0.9
+"""Of the time that there is: for the bound, until the O-ILP and what is found from there end."""
+_BLOCKS, _LONG_S = 20, 300.0
+"""At the most so many blocks, twice as many where there is so much time."""
+_WORSE = 0.01
+"""By so much of the time may a change be worse at first, and at the end by nothing."""
+_IDLE = 300
+"""Changes in a row that are not faster: then a search ends."""
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LEANER: dict[Way, Way] = {
+    "device": "states",
+    "states": "through-dropped",
+    "through": "through-dropped",
+    "host": "host-dropped",
+}
 _OF_ACTIVATIONS = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2)
 """Of the bytes that are left beside what cannot be moved: what another planner may fill."""
-
-
-def uniform(way: Way) -> Callable[[UpdateOrder], Ways]:
-    """One way for all updates."""
-    return lambda view: (way,) * len(view.updates)
 
 
 @dataclass
@@ -38,13 +53,16 @@ class UpdatesTask:
     task: Task
     base: Instance = field(init=False)
     best: tuple[Schedule, Trace] | None = None
+    bound_ns: int | None = None
     least: int | None = None
     host_bytes: int | None = None
     """The least on the host of a schedule that fits otherwise, where the host is too small."""
 
     def __post_init__(self) -> None:
         self.base = Instance.of(for_planners(self.task.program), "activation")
-        self._known: dict[tuple[int, Ways, bool], int | None] = {}
+        self.limit_s = self.task.left_s
+        self._known: dict[tuple[int, Ways], int | None] = {}
+        self._views: list[UpdateOrder] = []
 
     @property
     def late(self) -> bool:
@@ -79,20 +97,25 @@ class UpdatesTask:
         index = {name: c for c, name in enumerate(self.base.names_C)}
         return [index[step.cnode] for step in schedule.steps if isinstance(step, Compute)]
 
-    def time_ns(self, view: UpdateOrder, ways: Ways, *, drop: bool) -> int | None:
+    def time_ns(self, view: UpdateOrder, ways: Ways) -> int | None:
         """The time of the schedule of these ways, None where it is above a limit. Takes it in where
         it is the fastest so far."""
-        key = id(view), ways, drop
+        key = id(view), ways
         if key not in self._known:
-            self._known[key] = self._simulated(view, ways, drop=drop)
+            self._views.append(view)  # an id is of what exists
+            placement = UpdatePlacement(view, self.task.limit_bytes, ways)
+            self._known[key] = self._simulated(placement)
         return self._known[key]
 
-    def _simulated(self, view: UpdateOrder, ways: Ways, *, drop: bool) -> int | None:
+    def _simulated(self, placement: UpdatePlacement) -> int | None:
         task = self.task
-        placement = UpdatePlacement(view, task.limit_bytes, ways, drop=drop)
+        if self.least is not None and not placement.fits:
+            return None
         schedule = placement.schedule(task.planner)
-        trace = simulate(task.program, schedule)
-        host = task.program.target.host_bytes
+        return self._take(schedule, simulate(task.program, schedule))
+
+    def _take(self, schedule: Schedule, trace: Trace) -> int | None:
+        task, host = self.task, self.task.program.target.host_bytes
         if self.least is None or trace.peak_bytes < self.least:
             self.least = trace.peak_bytes
         if trace.peak_bytes > task.limit_bytes:
@@ -104,40 +127,89 @@ class UpdatesTask:
             self.best = schedule, trace
         return trace.time_ns
 
+    def first_fits(self, views: Iterable[UpdateOrder], *ways: Way) -> None:
+        """Each of these ways for all updates, in the first order that leaves room for it."""
+        left = ways
+        for view in views:
+            left = tuple(w for w in left if self.time_ns(view, (w,) * len(view.updates)) is None)
+            if not left or self.late:
+                return
+
+    def take(self, schedule: Schedule) -> None:
+        """Takes in a schedule, if it is within all limits and the fastest so far."""
+        trace = simulate(self.task.program, schedule)
+        self._take(replace(schedule, planner=self.task.planner), trace)
+
+    def solve(self, solver: MilpSolver) -> None:
+        """A lower bound; and the choices of the O-ILP, with what is found from there."""
+        task, began = self.task, monotonic()
+        left_s, limit = task.left_s, task.limit_bytes
+        capture = UpdateOrder(task.program, self.base, self.base.capture)
+        timeless = Instance.of(without_update_times(task.program), "activation")
+        self.bound_ns = least_time_ns(capture, timeless, limit, solver, _BOUND * left_s)
+        blocks = _BLOCKS if left_s < _LONG_S else 2 * _BLOCKS
+        program = UpdatesProgram(task.program, self.base, limit, blocks)
+        for options, ways in program.choices(solver, began + _PROGRAM * left_s):
+            ways = self._fitting(program.view(options), ways)
+            self.climb(ways, options, program.view, began + _CLIMBED * left_s)
+
+    def _fitting(self, view: UpdateOrder, ways: Ways) -> Ways:
+        """These ways, or with less on the device for as few updates as fit then, the first ones
+        first: at first states go, then parameters. As they are where that is not enough."""
+        count, limit = len(ways), self.task.limit_bytes
+
+        def leaner(n: int) -> Ways:
+            away = [_LEANER.get(w, w) if i < n else w for i, w in enumerate(ways)]
+            return tuple(_LEANER.get(w, w) if i < n - count else w for i, w in enumerate(away))
+
+        def fits(n: int) -> bool:
+            return UpdatePlacement(view, limit, leaner(n)).fits
+
+        least = bisect_left(range(2 * count + 1), 1, key=fits)
+        return leaner(least) if least <= 2 * count else ways
+
     def search(self, view: UpdateOrder) -> None:
         """Updates on the host for the gradients that come first: they have the longest time to run.
         Behind them states or all of it on the host, and the others on the device; then single
-        updates in another way, as long as that is faster."""
+        updates in another way."""
         count = len(view.updates)
-        times: list[tuple[int, Ways, bool]] = []
-        kinds: tuple[Way, ...] = ("states", "through")
-        for host, away, kind, drop in product(_SHARES, _SHARES, kinds, (False, True)):
-            if host + away > 1 or self.late:
-                continue
-            ways = _split(count, host, away, kind)
-            if (time_ns := self.time_ns(view, ways, drop=drop)) is not None:
-                times.append((time_ns, ways, drop))
-        if not times:
-            return
-        best, ways, drop = min(times)
-        step = max(1, count // 8)
-        while step and not self.late:
-            better = [
-                (time_ns, other)
-                for other in _neighbours(ways, step)
-                if (time_ns := self.time_ns(view, other, drop=drop)) is not None
-            ]
-            if better and min(better)[0] < best:
-                best, ways = min(better)
-            else:
-                step //= 2
+        starts = [
+            _split(count, host, away, kinds)
+            for host, away in product(_SHARES, _SHARES)
+            if host + away <= 1
+            for kinds in _KINDS
+        ]
+        fitting: list[tuple[int, Ways]] = []
+        for ways in dict.fromkeys(starts):
+            takes = None if self.late else self.time_ns(view, ways)
+            if takes is not None:
+                fitting.append((takes, ways))
+        if fitting:
+            _, ways = min(fitting)
+            self.climb(ways, (), lambda _: view, self.task.deadline)
+
+    def climb(
+        self, ways: Ways, options: Options, view_of: Callable[[Options], UpdateOrder], until: float
+    ) -> None:
+        """Other ways of some updates and options of some blocks, as long as that is faster."""
+        rng, idle, began = random.Random(0), 0, monotonic()
+        now = least = self.time_ns(view_of(options), ways)
+        while idle < _IDLE + 4 * len(ways) and (left := until - monotonic()) > 0:
+            other = _moved(ways, options, rng)
+            takes = self.time_ns(view_of(other[1]), other[0])
+            idle += 1
+            worse = _WORSE * left / (until - began)
+            if takes is not None and (now is None or least is None or takes < now + worse * least):
+                now, (ways, options) = takes, other
+                if least is None or takes < least:
+                    least, idle = takes, 0
 
     def answer(self) -> PlanResult:
         """The fastest schedule; else what the least would take."""
         if self.best is not None:
-            return Feasible(self.best[0], self.best[1].time_ns, None)
+            return Feasible(self.best[0], self.best[1].time_ns, self.bound_ns)
         if self.late:
-            return TimedOut(None, 0, None)
+            return TimedOut(None, 0, self.bound_ns)
         task, floor = self.task, self.base.base_bytes
         host = task.program.target.host_bytes
         least = None if self.least is None else Budget(self.least)
@@ -154,30 +226,39 @@ class UpdatesTask:
         return Infeasible(least, floor, Diagnostic("FB0407", message, hint="give more bytes"))
 
 
-def _split(count: int, host: float, away: float, kind: Way) -> Ways:
+_KINDS: tuple[tuple[Way, Way], ...] = (
+    ("host", "states"),
+    ("host-dropped", "states"),
+    ("host", "through"),
+    ("host-dropped", "through-dropped"),
+)
+"""What goes to the host for its update, and of the rest what is away in between."""
+
+
+def _split(count: int, host: float, away: float, kinds: tuple[Way, Way]) -> Ways:
     first, second = round(count * host), round(count * (host + away))
-    ways: list[Way] = ["host"] * first
-    ways += [kind] * (second - first)
+    ways: list[Way] = [kinds[0]] * first
+    ways += [kinds[1]] * (second - first)
     ways += ["device"] * (count - second)
     return tuple(ways)
 
 
-def _neighbours(ways: Ways, step: int) -> Iterator[Ways]:
-    """Where the way changes, so many updates more in either; and as many anywhere in another."""
-    edges = [i for i in range(1, len(ways)) if ways[i] != ways[i - 1]]
-    others: Sequence[Way] = ("device", "states", "through", "host")
-    for edge in edges:
-        for low, high, way in (
-            (edge, edge + step, ways[edge - 1]),
-            (edge - step, edge, ways[edge]),
-        ):
-            yield _changed(ways, max(0, low), high, way)
-    for low in range(0, len(ways), step):
-        for way in others:
-            if any(w != way for w in ways[low : low + step]):
-                yield _changed(ways, low, low + step, way)
-
-
-def _changed(ways: Ways, low: int, high: int, way: Way) -> Ways:
-    high = min(high, len(ways))
-    return (*ways[:low], *[way] * (high - low), *ways[high:])
+def _moved(ways: Ways, options: Options, rng: random.Random) -> tuple[Ways, Options]:
+    """One change: as many updates as chance says go another way, or change places with as many
+    others; or some blocks in a row run a little less or more again."""
+    count = len(ways)
+    length = rng.choice([n for n in (1, 1, 2, 4, 8, count // 8) if 0 < n <= count])
+    low, high = (rng.randrange(count - length + 1) for _ in range(2))
+    kind = rng.randrange(3 if options else 2)
+    new = list(ways)
+    if kind == 0:
+        new[low : low + length] = [rng.choice(WAYS)] * length
+    elif kind == 1:
+        new[low : low + length] = ways[high : high + length]
+        new[high : high + length] = ways[low : low + length]
+    else:
+        length = rng.choice((1, 2, 4))
+        low, change = rng.randrange(len(options)), rng.choice((-1, 1))
+        run = range(low, low + length)
+        options = tuple(max(0, k + change) if i in run else k for i, k in enumerate(options))
+    return tuple(new), options

@@ -11,7 +11,7 @@ from ..kit import PlanResult, SearchPlanner, Task
 from .homes.place import Placement, everything
 from .homes.search import HomesTask
 from .offmate import need_link, renamed
-from .updates_search import UpdatesTask, uniform
+from .updates_search import UpdatesTask
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,7 @@ class ZeroInfinity(SearchPlanner):
             return renamed(of, task)
         if has_updates(task.program):
             steps = UpdatesTask(task)
-            for whole in steps.orders(of):
-                steps.time_ns(whole, uniform("host")(whole), drop=True)
-                if steps.best is not None or steps.late:
-                    break
+            steps.first_fits(steps.orders(of), "host-dropped")
             return steps.answer()
         homes = HomesTask(task)
         for order in homes.orders(of):

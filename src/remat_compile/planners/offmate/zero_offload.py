@@ -12,7 +12,7 @@ from ..eviction.dtr import Dtr
 from ..kit import PlanResult, SearchPlanner, Task
 from .offmate import need_link
 from .updates_place import Way
-from .updates_search import UpdatesTask, uniform
+from .updates_search import UpdatesTask
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class _OneWay(SearchPlanner):
     homes: ClassVar[bool] = True
     updates: ClassVar[bool] = True
     way: ClassVar[Way]
-    drop: ClassVar[bool] = False
 
     def search(self, task: Task) -> PlanResult:
         """FB0409 for a step without an optimizer, FB0473 for a target without a link."""
@@ -34,10 +33,7 @@ class _OneWay(SearchPlanner):
             return NotApplicable(Diagnostic("FB0409", message, hint=hint))
         need_link(task)
         steps = UpdatesTask(task)
-        for view in steps.orders(Dtr(rounds=0)):
-            steps.time_ns(view, uniform(self.way)(view), drop=self.drop)
-            if steps.best is not None or steps.late:
-                break
+        steps.first_fits(steps.orders(Dtr(rounds=0)), self.way)
         return steps.answer()
 
 

@@ -17,10 +17,10 @@ from .courses import Course, Stay, StepPlan
 from .instance import Option, StepInstance
 
 Key = tuple[str, int]
-"""What is copied: "weight", "states" or "grad" of a course, or "act" of a block, by its number."""
+"""A copy: of the "weight", "states" or "grad" of a course, or the "act" of a block, by number."""
 
 _TURNS = 4
-"""The last turn is measured: by then what one leaves to the next is what it found."""
+"""The last turn is measured: by then each leaves to the next one what it found."""
 
 
 Cause = tuple[int, str, Key]
@@ -104,7 +104,7 @@ class _Clock:
         return tensor.size_bytes if key[0] == "weight" else tensor.grad_bytes
 
     def step(self, t: int) -> None:
-        """What stands before the computation of a step, it, and what it ends."""
+        """Runs a step: what stands before its computation, that, and what follows it."""
         self.t = t
         self._wait("d2h", self.frees[t])
         if t <= self.inst.blocks:

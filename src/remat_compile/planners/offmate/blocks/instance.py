@@ -18,16 +18,26 @@ Tensors that the same blocks use are a *group* w. Its first use is the forward o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from ....ir.graph import Graph
 from ....ir.program import Program, Target
+from ....ir.rewrites.updates import for_planners, gradients_of, has_updates
 from ....ir.semantics.sizes import Sizes
+from ...chains.answer import chain_for
 from ...chains.block_options import block_instance, option_of
-from ...chains.chain import Chain, chain_of_program
+from ...chains.chain import Chain, chain_from_stages
 from ...chains.stages import BlockOption, Stage, save_all, stages_of
-from ...instance import Instance, order_without
+from ...hierarchy.partition.children import Limits, children_of
+from ...hierarchy.partition.forward import ForwardGraph
+from ...instance import Instance, Order, order_without
 from ...offload.copies.place import copy_ns
+from ...offload.rk_pofo import dropping
+
+_FEW_BLOCKS = 4
+_SHARES = (0.4, 0.8)
+"""Of a block's bytes that can be made again, the cheapest first: an option each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,8 @@ class Rates:
 class StepInstance:
     """`options_L` has the options of each block, `interface_T` the bytes of what blocks give each
     other that are there in a step, and all else that is fixed. `target` has the link and both
-    memories. `cpu_updates` says whether the CPU may update."""
+    memories. `cpu_updates` says whether the CPU may update; `through_turn` whether copies and its
+    updates may run on from one turn into the next."""
 
     options_L: tuple[tuple[Option, ...], ...]
     groups: tuple[Group, ...]
@@ -130,6 +141,7 @@ class StepInstance:
     target: Target
     rates: Rates = field(default_factory=Rates)
     cpu_updates: bool = True
+    through_turn: bool = True
 
     @property
     def blocks(self) -> int:
@@ -163,21 +175,43 @@ class StepInstance:
         return compute + round(self.rates.device_ns(sum(g.grad_bytes for g in self.groups)))
 
 
-def instance_of(
-    program: Program, rates: Rates | None = None, *, small_bytes: int = 10 << 20
-) -> StepInstance:
-    """The blocks of a program: its chain's stages, the loss last. Options are to keep all that the
-    backward reads, to run the forward again, and to offload what is not cheap.
+@dataclass(frozen=True)
+class Blocks:
+    """A program as blocks: the instance, and how each option of each block runs."""
+
+    instance: StepInstance
+    runs_L: tuple[tuple[BlockOption, ...], ...]
+
+    def order(self, options: tuple[int, ...]) -> Order:
+        """The computations of the step with these options."""
+        runs = [runs[k] for runs, k in zip(self.runs_L, options, strict=True)]
+        forward = [c for run in runs for c in run.forward]
+        return [*forward, *(c for run in reversed(runs) for c in run.backward)]
+
+
+def blocks_of(
+    program: Program,
+    rates: Rates | None = None,
+    *,
+    small_bytes: int = 10 << 20,
+    most_blocks: int = 40,
+) -> Blocks:
+    """The blocks of a program: stages of its chain or clusters, the loss last. Their options keep
+    all that the backward reads, or make some or all of it again, the cheapest first.
 
     Parameters below `small_bytes` stay on the device, with gradient and states, and so does all
-    else that the caller holds.
+    else that the caller holds. Where the program has updates of an optimizer, a tensor is what one
+    of them takes, by its name, and the rates are theirs.
     """
-    rates = rates or Rates()
     graph, sizes = program.graph, Sizes.of(program)
-    inst = Instance.of(program, "activation")
-    chain = chain_of_program(inst)
-    ways = [_ways(chain, i, program.target) for i in range(len(chain))]
-    stages = stages_of(chain, [[option for option, _ in some] for some in ways])
+    trained = _updated(graph, sizes.anode) if has_updates(program) else _bound(program, sizes.anode)
+    if has_updates(program):
+        rates = _rates_of(graph, trained, sizes.anode)
+    rates = rates or Rates()
+    inst = Instance.of(without_update_times(program), "activation")
+    chain = _chain_of(inst, most_blocks)
+    ways = [_ways(chain, i) for i in range(len(chain))]
+    stages = stages_of(chain, ways)
     stage_of = {inst.names_C[c]: i for c, i in enumerate(chain.stage_C) if i >= 0}
     users: dict[str, set[int]] = defaultdict(set)
     for c in graph.cnodes:
@@ -185,70 +219,113 @@ def instance_of(
             users[name].add(stage_of.get(c.name, len(chain) - 1))
     held = sum(sizes.anode[a.name] for a in graph.anodes if a.kind in ("input", "buffer", "const"))
     by_blocks: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
-    for param in program.binding.params:
-        size, grad = sizes.anode[param.name], 0
-        blocks = users[param.name]
-        if param.grad is not None:
-            storage = graph.storage[param.grad]
-            grad = sizes.anode[storage]
-            blocks = blocks | {stage_of.get(graph.writer[storage].name, 0)}
-        if size < small_bytes or not blocks:
-            held += size + grad + round(grad * rates.states)
+    for tensor, params, made in trained:
+        blocks = {i for name in params for i in users[name]} | {stage_of.get(c, 0) for c in made}
+        if tensor.size_bytes < small_bytes or not blocks:
+            states = round(tensor.grad_bytes * rates.states)
+            held += tensor.size_bytes + tensor.grad_bytes + states
         else:
-            by_blocks[tuple(sorted(blocks))].append(Tensor(param.name, size, grad))
-    options = tuple(
-        tuple(_priced(inst, stage, k, sent) for k, (_, sent) in enumerate(some))
-        for stage, some in zip(stages, ways, strict=True)
-    )
+            by_blocks[tuple(sorted(blocks))].append(tensor)
+    options = tuple(tuple(_priced(inst, s, k) for k in range(len(s.options))) for s in stages)
     groups = tuple(Group(tuple(tensors), blocks) for blocks, tensors in sorted(by_blocks.items()))
-    return StepInstance(options, groups, _interface(stages, held), program.target, rates)
+    interface = _interface(stages, held)
+    instance = StepInstance(options, groups, interface, program.target, rates, through_turn=False)
+    return Blocks(instance, tuple(map(tuple, ways)))
 
 
-def _ways(
-    chain: Chain, i: int, target: Target
-) -> list[tuple[BlockOption, tuple[tuple[int, int], ...]]]:
-    """The options of a block, each with what it sends to the host (Zhao 2024, 4.4)."""
+def _chain_of(inst: Instance, most: int) -> Chain:
+    """The chain of a program, neighbours joined to at most so many blocks; of a program that is
+    none, the clusters of `hiremate`. What one of these reads of another one stays until the
+    backward of both."""
+    chain = chain_for(inst, most)
+    if len(chain) >= _FEW_BLOCKS:
+        return chain
+    forward = ForwardGraph.of(inst)
+    places = children_of(forward, Limits(most, 1))
+    clusters = [[forward.cnode_P[p] for p in some] for some in places]
+    cluster_of = {c: i for i, some in enumerate(clusters) for c in some}
+    lasting = {
+        a
+        for c, i in cluster_of.items()
+        for a in (*inst.reads_C[c], *inst.rereads_C[c])
+        if cluster_of.get(inst.writer_A[a], i) != i
+    }
+    cut = chain_from_stages(inst, clusters, lasting)
+    return max(chain, cut, key=len)
+
+
+def without_update_times(program: Program) -> Program:
+    """For planners, where an update takes no time: the rates have it."""
+    base = for_planners(program)
+    updates = {c.name for c in program.graph.cnodes if c.is_update}
+    cnodes = (replace(c, time_ns=0) if c.name in updates else c for c in base.graph.cnodes)
+    return replace(base, graph=replace(base.graph, cnodes=tuple(cnodes)))
+
+
+_Trained = tuple[Tensor, tuple[str, ...], tuple[str, ...]]
+"""Some parameters, their names, and the cNodes that complete their gradients."""
+
+
+def _bound(program: Program, sizes: Mapping[str, int]) -> list[_Trained]:
+    """The parameters, as the caller's binding has them."""
+    graph, made = program.graph, list[_Trained]()
+    for param in program.binding.params:
+        storage = None if param.grad is None else graph.storage[param.grad]
+        grad = 0 if storage is None else sizes[storage]
+        writers = () if storage is None else (graph.writer[storage].name,)
+        made.append((Tensor(param.name, sizes[param.name], grad), (param.name,), writers))
+    return made
+
+
+def _updated(graph: Graph, sizes: Mapping[str, int]) -> list[_Trained]:
+    """What each update takes, and then the parameters that none does."""
+    made, seen = list[_Trained](), set[str]()
+    for c in (c for c in graph.cnodes if c.is_update):
+        params = tuple(n for n, _ in c.takes_over if graph.anode[n].kind == "param")
+        grads = gradients_of(graph, c)
+        writers = tuple(graph.writer[name].name for name in grads)
+        size, grad = (sum(sizes[name] for name in some) for some in (params, grads))
+        made.append((Tensor(c.name, size, grad), params, writers))
+        seen.update(params)
+    frozen = [a.name for a in graph.anodes if a.kind == "param" and a.name not in seen]
+    return made + [(Tensor(name, sizes[name], 0), (), ()) for name in frozen]
+
+
+def _rates_of(graph: Graph, trained: list[_Trained], sizes: Mapping[str, int]) -> Rates:
+    """The rates at which all updates together go."""
+    updates = [c for c in graph.cnodes if c.is_update]
+    grads = sum(tensor.grad_bytes for tensor, _, _ in trained)
+    states = sum(sizes[a.name] for a in graph.anodes if a.kind == "opt_state")
+    device = sum(c.time_ns or 0 for c in updates)
+    host = sum(c.host_time_ns or 0 for c in updates)
+    per_s = [grads * 1e9 / ns if ns else None for ns in (device, host)]
+    return Rates(per_s[0], per_s[1], states / grads)
+
+
+def _ways(chain: Chain, i: int) -> list[BlockOption]:
+    """The options of a block: fewer and fewer bytes kept (Zhao 2024, 4.4, without its copies)."""
     everything = save_all(chain, i)
     if i == len(chain) - 1 or not chain.backward_N[i]:
-        return [(everything, ())]
+        return [everything]
     block = block_instance(chain, i)
     again = frozenset(c for c in range(block.loss) if block.makable_C[c])
-    nothing = option_of(chain, i, order_without(block, again))
-    ways: list[tuple[BlockOption, tuple[tuple[int, int], ...]]] = [(everything, ())]
-    size = chain.instance.size_A
-    if sum(size[a] for a in nothing.kept) < sum(size[a] for a in everything.kept):
-        ways.append((nothing, ()))
-    if target.has_link and i < len(chain) - 2:
-        cheap = frozenset(c for c in again if _is_cheap(block, c, target))
-        selective = option_of(chain, i, order_without(block, cheap))
-        if pieces := _pieces(chain, selective):
-            ways.append((selective, pieces))
+    orders = [*(dropping(block, share) for share in _SHARES), order_without(block, again)]
+    ways = [everything]
+    for option in (option_of(chain, i, order) for order in orders):
+        if _kept_bytes(chain, option) < _kept_bytes(chain, ways[-1]):
+            ways.append(option)
     return ways
 
 
-def _is_cheap(block: Instance, c: int, target: Target) -> bool:
-    """True if it takes less time than a copy of its results to the host and back."""
-    size = sum(block.size_A[a] for a in block.rewrites_C[c])
-    there = copy_ns(size, target.d2h_bytes_per_s, target)
-    return block.retime_C[c] < there + copy_ns(size, target.h2d_bytes_per_s, target)
+def _kept_bytes(chain: Chain, option: BlockOption) -> int:
+    return sum(chain.instance.size_A[a] for a in option.kept)
 
 
-def _pieces(chain: Chain, option: BlockOption) -> tuple[tuple[int, int], ...]:
-    inst, now, pieces = chain.instance, 0, []
-    for c in option.forward:
-        now += inst.time_C[c]
-        if size := sum(inst.size_A[a] for a in inst.writes_C[c] if a in option.kept):
-            pieces.append((now, size))
-    return tuple(pieces)
-
-
-def _priced(inst: Instance, stage: Stage, k: int, sent: tuple[tuple[int, int], ...]) -> Option:
-    option = stage.options[k]
-    kind = "offload" if sent else "recompute" if k else "keep"
-    gone = sum(size for _, size in sent)
-    saved = max(0, option.hold_bytes - stage.cross_bytes - gone)
-    first, back = option.first, option.backward
-    return Option(kind, first.time_ns, back.time_ns, saved, first.peak_bytes, back.peak_bytes, sent)
+def _priced(inst: Instance, stage: Stage, k: int) -> Option:
+    option, first, back = stage.options[k], stage.options[k].first, stage.options[k].backward
+    saved = max(0, option.hold_bytes - stage.cross_bytes)
+    kind = f"recompute {k}" if k else "keep"
+    return Option(kind, first.time_ns, back.time_ns, saved, first.peak_bytes, back.peak_bytes)
 
 
 def _interface(stages: list[Stage], held: int) -> tuple[int, ...]:

@@ -119,6 +119,12 @@ class StepProgram:
         }
         if not self.lag and open_T["OflG"]:
             open_T["Opt"] = {last, *between, group.first}
+        if not inst.through_turn:
+            behind = set(range(last, inst.steps))
+            for name in ("Ofl", "OflG", "Opt", "OflO"):
+                open_T[name] &= behind
+            open_T["Prf"] -= behind - used
+            open_T["PrfO"] -= behind - {last}
         return [
             self.builder.column(
                 lower=float(kind == "Sto" and t in used),
@@ -152,6 +158,10 @@ class StepProgram:
             if t != last and share:
                 sent = self._sum("Ofl", w, last, t)
                 row([(sto[t], 1.0), *sent, *_times(cpu, share)], lower=share)
+        home = not inst.through_turn and group.first > 0
+        for t in self.steps[1:] if home else ():
+            row([(sto[t], 1.0), (sto[0], -1.0)], lower=0.0)
+            row([(stoo[t], 1.0), (stoo[0], -1.0)], lower=0.0)
         if not share:
             return
         row([*self._all("OflG", w), *_times(cpu, -1.0)], 0.0, 0.0)
