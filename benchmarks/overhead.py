@@ -4,8 +4,10 @@ time against the measured one; then what plans cost over it, beside what is pred
     python benchmarks/overhead.py
     python benchmarks/overhead.py --check        # exit code 1 above the limits
     python benchmarks/overhead.py --plans        # what plans of one model cost
+    python benchmarks/overhead.py --updates      # whole steps, with AdamW in the plan
 
-A step is forward, loss and backward from gradients set to None, without an optimizer.
+A step is forward, loss and backward from gradients set to None, without an optimizer; with
+`--updates` also its step, fused and not, against `loss.backward(); optimizer.step()`.
 Steps of both sides are interleaved; the ratio is the median over the rounds, and the
 times are medians too. Models whose steps take long, where kernels decide, and such whose
 operators take microseconds, where the dispatch decides.
@@ -103,6 +105,15 @@ CASES = (
 )
 
 
+UPDATE_CASES = (
+    Case("mlp 7 x 64", lambda: mlp(7, 64, 32), limit=1.5, repeat=20),
+    Case("mlp 80 x 64", lambda: mlp(80, 64, 32), limit=1.2, repeat=5),
+    Case("mlp 7 x 512", lambda: mlp(7, 512, 256), limit=1.05, least_ms=15.0, repeat=3),
+    Case("gpt 4 x 256", lambda: gpt(4, 256, 4, 1024, 128, 4), limit=1.05, least_ms=20.0),
+)
+"""A planned step without an optimizer takes 0.15 ms more than eager: much of the first case."""
+
+
 def step_of(model: nn.Module, args: tuple[Tensor, ...]) -> Callable[[], None]:
     params = list(model.parameters())
 
@@ -132,6 +143,34 @@ def measure(case: Case, rounds: int, clock: Callable[[], float]) -> Outcome:
     return Outcome(case.name, eager_ms, ours_ms, predicted_ms, middle, low, high, case.limit)
 
 
+def measure_updates(case: Case, rounds: int, clock: Callable[[], float], fused: bool) -> Outcome:
+    """A step with AdamW, where no budget is given."""
+    eager, args = case.make()
+    model = copy.deepcopy(eager)
+    optimizers = [
+        torch.optim.AdamW(m.parameters(), lr=1e-4, fused=fused or None) for m in (eager, model)
+    ]
+    ours = remat_compile.compile(
+        model, args, optimizer=optimizers[1], planner="store-all", progress=False
+    )
+    forward = step_of(eager, args)
+
+    def step() -> None:
+        forward()
+        optimizers[0].step()
+
+    plan = ours.module.planned_step  # type: ignore[union-attr]
+    predicted_ms = simulate(plan.program, plan.schedule).time_ns / 1e6
+    steps = {"ours": lambda: ours(*args), "eager": step}
+    times = interleave(steps, rounds=rounds, repeat=case.repeat, clock=clock)
+    eager_ms, ours_ms = (statistics.median(times[name]) * 1e3 for name in ("eager", "ours"))
+    calls = sum(c.is_update for c in plan.program.graph.cnodes)
+    name = f"{case.name}, {'fused, ' * fused}{calls} call{'s' * (calls > 1)}"
+    figures = ratio(times["ours"], times["eager"])
+    limit = case.limit if eager_ms >= case.least_ms else float("inf")
+    return Outcome(name, eager_ms, ours_ms, predicted_ms, *figures, limit)
+
+
 def measure_plans(case: Case, budgets: Sequence[str], rounds: int) -> list[PlanOutcome]:
     """Plans under shares of the activations, and that which recomputes nothing, in turns."""
     eager, args = case.make()
@@ -155,12 +194,14 @@ def main(
     processor_time: Annotated[bool, typer.Option(help="On a machine that does more.")] = False,
     check: Annotated[bool, typer.Option(help="Fail above the limits.")] = False,
     plans: Annotated[bool, typer.Option(help="What plans of one case cost.")] = False,
+    updates: Annotated[bool, typer.Option(help="Steps with an optimizer.")] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
 ) -> None:
     """Times `store-all` against eager."""
-    cases = [case for case in CASES if only in case.name]
+    known = UPDATE_CASES if updates else CASES
+    cases = [case for case in known if only in case.name]
     if not cases:
-        raise typer.BadParameter(f"no such case; there are {', '.join(c.name for c in CASES)}")
+        raise typer.BadParameter(f"no such case; there are {', '.join(c.name for c in known)}")
     clock = time.process_time if processor_time else time.perf_counter
     print(machine())
     if plans:
@@ -180,7 +221,11 @@ def main(
         if check and any(o.ratio > o.predicted + POINTS for o in costs):
             raise SystemExit(1)
         return
-    outcomes = [measure(case, rounds, clock) for case in cases]
+    outcomes = (
+        [measure_updates(case, rounds, clock, f) for f in (False, True) for case in cases]
+        if updates
+        else [measure(case, rounds, clock) for case in cases]
+    )
     print_table(
         ("case", "eager ms", "ours ms", "predicted ms", "ratio", "quartiles", "limit"),
         [

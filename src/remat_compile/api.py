@@ -77,6 +77,7 @@ def plan(
         program = read_program(path)
         reads = files_of_plan(path, program.header)
         return replace(plan_program(program, request, phases), _reads=reads)
+    _check_training(request, optimizer, max_grad_norm)
     source = _source(model, args, kwargs, Wanted(loss, outputs), dynamic_shapes, phases)
     return plan_source(_with_optimizer(source, optimizer, max_grad_norm), request, phases)
 
@@ -134,8 +135,7 @@ def compile(  # the name users expect, as in torch.compile
         if tensor is not None:
             check_graphs(tensor.device, is_dynamic=dynamic_shapes is not None)
     wanted = Wanted(loss, outputs)
-    if optimizer is not None:
-        _check_training(request, on_change, cuda_graph=cuda_graph)
+    _check_training(request, optimizer, max_grad_norm, on_change, cuda_graph=cuda_graph)
     if weights is not None and not isinstance(model, str | Path):
         from .capture.weights import load_weights
 
@@ -194,6 +194,7 @@ def _compiled(
         tied, optimizer = under(lowered, made.program), source.optimizer
         if optimizer is not None:
             tied = tied.with_program(made.program, optimizer.origin)
+            optimizer.begin()
         compiled = build(tied, made.schedule, made._kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     try:
@@ -204,18 +205,10 @@ def _compiled(
     return compiled, made.warnings
 
 
-def _check_norm(optimizer: Optimizer | None, max_grad_norm: float | None) -> None:
-    """FB0546 for a norm without an optimizer, or one that is not positive."""
-    if max_grad_norm is not None and (optimizer is None or max_grad_norm <= 0):
-        message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
-        hint = "pass optimizer= and a number above 0"
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
-
-
 def _with_optimizer(
     source: Source, optimizer: Optimizer | None, max_grad_norm: float | None
 ) -> Source:
-    _check_norm(optimizer, max_grad_norm)
+    """The source of a step with an optimizer."""
     if optimizer is None:
         return source
     from .capture.torch.optimizer import updates_of
@@ -224,10 +217,29 @@ def _with_optimizer(
     return replace(source, optimizer=made)
 
 
-def _check_training(request: PlanRequest, on_change: OnChange, *, cuda_graph: bool) -> None:
-    """FB0546 for what a whole training step cannot be combined with."""
-    wrong = {'on_change="error"': on_change != "error", 'fuse="none"': request.fuse != "none"}
-    wrong["cuda_graph=False"] = cuda_graph
+def _check_norm(optimizer: Optimizer | None, max_grad_norm: float | None) -> None:
+    """FB0546 for a norm without an optimizer, or one that is not positive."""
+    if max_grad_norm is not None and (optimizer is None or not max_grad_norm > 0):
+        message = f"max_grad_norm={max_grad_norm} clips the gradients of a step with an optimizer"
+        hint = "pass optimizer= and a number above 0"
+        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
+
+
+def _check_training(
+    request: PlanRequest,
+    optimizer: Optimizer | None,
+    max_grad_norm: float | None,
+    on_change: OnChange = "error",
+    *,
+    cuda_graph: bool = False,
+) -> None:
+    """FB0546, before anything is captured, for what a whole training step cannot be combined with,
+    and as `_check_norm`."""
+    _check_norm(optimizer, max_grad_norm)
+    if optimizer is None:
+        return
+    wrong = {'on_change="error"': on_change != "error", "cuda_graph=False": cuda_graph}
+    wrong['fuse="none", "auto" or "inductor"'] = request.fuse == "xla"
     for option, is_wrong in wrong.items():
         if is_wrong:
             message = (

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import remat_compile
 from helpers.networks.llama import Llama
@@ -25,8 +26,10 @@ from remat_compile import FBError
 from remat_compile.backends.torch import TrainingStep, measure_step
 from remat_compile.backends.torch.runtime import PlanCopies
 from remat_compile.backends.torch.runtime.cpu import ThreadEngine
-from remat_compile.capture.torch.optimizer import OptimizerUpdates
+from remat_compile.capture.torch import export
+from remat_compile.capture.torch.optimizer import OptimizerUpdates, updates_of
 from remat_compile.ir.schedule import Compute
+from remat_compile.plans.bind import bind
 from remat_compile.verifier import ProvenPlan, verify
 
 Make = Callable[[nn.Module], Optimizer]
@@ -76,9 +79,14 @@ def compiled(make: Make, *sides: str, **more: Any) -> tuple[nn.Module, Optimizer
     return model, optimizer, step
 
 
-def ordinary(model: nn.Module, optimizer: Optimizer, x: Tensor) -> Tensor:
+def ordinary(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, norm: float | None = None
+) -> Tensor:
     loss: Tensor = model(x)
     loss.backward()  # type: ignore[no-untyped-call]
+    if norm is not None:
+        before = nn.utils.clip_grad_norm_(model.parameters(), norm, foreach=False)
+        assert (before > norm) == (norm < 1)
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
@@ -100,6 +108,35 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+Trained = tuple[nn.Module, Optimizer]
+
+
+def twin_of(make: Make) -> Trained:
+    """The model as `compiled` makes it, and its optimizer."""
+    torch.manual_seed(0)
+    other = Net()
+    return other, make(other)
+
+
+def train_alike(
+    step: nn.Module,
+    ours: Trained,
+    theirs: Trained,
+    seeds: Sequence[int],
+    norm: float | None = None,
+    given: Callable[[int], Tensor] = batch,
+) -> None:
+    """Losses, parameters, buffers and states equal those of ordinary training after each step."""
+    for seed in seeds:
+        torch.manual_seed(seed)
+        loss = step(given(seed))
+        torch.manual_seed(seed)
+        assert torch.equal(loss, ordinary(*theirs, given(seed), norm))
+        assert_same(dict(ours[0].state_dict()), dict(theirs[0].state_dict()))
+        assert_same(ours[1].state_dict(), theirs[1].state_dict())
+        assert all(p.grad is None for p in ours[0].parameters())
+
+
 CASES: list[tuple[str, Make, tuple[str, ...]]] = [
     ("adamw", ADAMW, ()),
     ("adamw fused", of(AdamW, lr=1e-2, fused=True), ("home",)),
@@ -115,18 +152,10 @@ CASES: list[tuple[str, Make, tuple[str, ...]]] = [
 def test_the_bits_of_ordinary_training(make: Make, sides: tuple[str, ...]) -> None:
     """Losses, parameters, buffers and the optimizer's state, after each step."""
     model, optimizer, train = compiled(make, *sides)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = make(other)
-    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, stepper)]
+    twin = twin_of(make)
+    rates = [torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (optimizer, twin[1])]
     for index in range(5):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(train.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
-        assert all(p.grad is None for p in model.parameters())
+        train_alike(train, (model, optimizer), twin, [index])
         for rate in rates:
             rate.step()
     plan = train.module.planned_step
@@ -156,38 +185,14 @@ def test_late_copies_and_late_updates_change_nothing(
         run(self, name, tensors)
 
     monkeypatch.setattr(OptimizerUpdates, "run", late)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(train, (model, optimizer), twin_of(ADAMW), range(2))
 
 
 @pytest.mark.parametrize(("norm", "sides"), [(0.05, ()), (1e6, ("host",))])
 def test_gradients_are_clipped_as_by_pytorch(norm: float, sides: tuple[str, ...]) -> None:
     """Where the norm is above, and where it is below."""
     model, optimizer, train = compiled(ADAMW, *sides, max_grad_norm=norm)
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(3):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        theirs = other(batch(index))
-        theirs.backward()
-        before = nn.utils.clip_grad_norm_(other.parameters(), norm, foreach=False)
-        assert (before > norm) == (norm < 1)
-        stepper.step()
-        stepper.zero_grad()
-        assert torch.equal(loss, theirs)
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(train, (model, optimizer), twin_of(ADAMW), range(3), norm)
 
 
 def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> None:
@@ -203,15 +208,11 @@ def test_a_plan_of_a_training_step_is_bound_to_its_optimizer(tmp_path: Path) -> 
     assert read.check_model(model, (batch(0),)).assumption == (
         "graph compared with model Net: same text; updates of the optimizer not compared"
     )
+    assert not optimizer.state
     train = read.bind(model, (batch(0),), optimizer=optimizer)
     other = copy.deepcopy(model)
     stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = train(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
+    train_alike(train, (model, optimizer), (other, stepper), range(2))
 
 
 @pytest.mark.parametrize("blocks", [(100, 1000), (1,)], ids=["in pieces", "not aligned"])
@@ -228,16 +229,7 @@ def test_gradients_on_the_host_lie_anywhere(
 
     monkeypatch.setattr(ThreadEngine, "host_memory", memory)
     model, optimizer, step = compiled(ADAMW, "host")
-    torch.manual_seed(0)
-    other = Net()
-    stepper = ADAMW(other)
-    for index in range(2):
-        torch.manual_seed(index)
-        loss = step(batch(index))
-        torch.manual_seed(index)
-        assert torch.equal(loss, ordinary(other, stepper, batch(index)))
-        assert_same(dict(model.state_dict()), dict(other.state_dict()))
-        assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(step, (model, optimizer), twin_of(ADAMW), range(2))
 
 
 @pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])
@@ -359,11 +351,7 @@ def test_states_that_are_none_of_a_first_step() -> None:
     stepper = dampened(other)
     stepper.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     step = remat_compile.compile(model, (batch(0),), optimizer=optimizer)
-    torch.manual_seed(3)
-    loss = step(batch(1))
-    torch.manual_seed(3)
-    assert torch.equal(loss, ordinary(other, stepper, batch(1)))
-    assert_same(optimizer.state_dict(), stepper.state_dict())
+    train_alike(step, (model, optimizer), (other, stepper), [3])
 
 
 def test_an_optimizer_that_changed_since() -> None:
@@ -393,6 +381,113 @@ def test_an_optimizer_that_changed_since() -> None:
     assert (code, message) == ("FB0544", "the optimizer has other groups of parameters than it had")
 
 
+def test_a_parameter_that_the_optimizer_does_not_update() -> None:
+    """One put into the model after it was compiled, and a copy of the whole step."""
+    model, _, step = compiled(ADAMW)
+    twin = copy.deepcopy(step)
+    model.head.bias = nn.Parameter(torch.zeros(50))  # type: ignore[union-attr,assignment]
+    before = copy.deepcopy(model.state_dict())
+    for one, names in ((step, "head.bias"), (twin, "embed.weight")):
+        code, message = codes(lambda one=one: one(batch(0)))  # type: ignore[misc]
+        assert code == "FB0544"
+        assert message.startswith(f"{names} is another tensor than the optimizer updates")
+    assert_same(dict(model.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("sides", [(), ("home",)])
+def test_a_backward_of_ones_own_is_refused(sides: tuple[str, ...]) -> None:
+    """As under a scaler; nothing is updated, and the next step is right."""
+    model, optimizer, step = compiled(ADAMW, *sides)
+    before = copy.deepcopy(dict(model.named_parameters()))
+    scaler = torch.amp.GradScaler("cpu")
+    loss = scaler.scale(step.module(batch(0)))
+    code, message = codes(lambda: loss.backward())
+    assert (code, "outside of its training step" in message) == ("FB0550", True)
+    assert_same(dict(model.named_parameters()), before)
+    other, stepper = twin_of(ADAMW)
+    other.load_state_dict(model.state_dict())
+    train_alike(step, (model, optimizer), (other, stepper), [1])
+
+
+def test_scaled_micro_batches_without_the_optimizer_in_the_plan() -> None:
+    """The way out that the refusals name: the bits of eager, and a skipped update."""
+    model, other = Net(), Net()
+    other.load_state_dict(model.state_dict())
+    ours = remat_compile.compile(model, (batch(0),), grads="accumulate", planner="store-all")
+    trained = []
+    for run, held in ((ours, model), (other, other)):
+        optimizer = ADAMW(held)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for index in range(3):
+            for part in range(2):
+                torch.manual_seed(2 * index + part)
+                loss = run(batch(2 * index + part))
+                scaler.scale(loss * (torch.inf if index == 1 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        trained.append((dict(held.state_dict()), optimizer.state_dict(), scaler.get_scale()))
+    assert_same(trained[0][0], trained[1][0])
+    assert_same(trained[0][1], trained[1][1])
+    assert trained[0][2] == trained[1][2] == 512.0
+
+
+def test_hooks_that_come_later_are_refused() -> None:
+    """Of the optimizer, and of all optimizers."""
+    _, optimizer, step = compiled(ADAMW)
+    for register in (optimizer.register_step_pre_hook, register_optimizer_step_pre_hook):
+        hook = register(lambda *_: None)
+        code, message = codes(lambda: step(batch(0)))
+        hook.remove()
+        assert (code, "hooks around its step" in message) == ("FB0544", True)
+    step(batch(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "few"),
+    [
+        ({}, True),
+        ({"budget": "100%"}, True),
+        ({"budget": "80%", "planner": "dtr"}, False),
+        ({"planner": "zero-offload", "link": "1GB/s"}, False),
+    ],
+)
+def test_the_optimizer_is_called_as_seldom_as_memory_allows(options: Any, few: bool) -> None:
+    """A short step calls it once where gradients may wait; a bound one and homes have pieces."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)), nn.Flatten(0))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    plan = remat_compile.plan(
+        nn.Sequential(model, Mean()), (torch.ones(4, 64),), optimizer=optimizer, **options
+    )
+    updates = [c for c in plan.graph.cnodes if c.is_update]
+    assert (len(updates) == 1) if few else (len(updates) > 4)
+
+
+@pytest.mark.parametrize("norm", [None, 0.5])
+def test_the_updates_of_a_plan_are_compared_with_the_optimizer(norm: float | None) -> None:
+    model = Net()
+    plan = remat_compile.plan(model, (batch(0),), optimizer=ADAMW(model), max_grad_norm=norm)
+
+    def check(make: Make, **more: Any) -> str:
+        seen = plan.check_model(model, (batch(0),), optimizer=make(model), **more)
+        return seen.assumption.rpartition(": ")[2]
+
+    assert check(ADAMW, max_grad_norm=norm) == "same text; updates of the optimizer the same"
+    for other in (of(Adam, lr=0.1, amsgrad=True), of(SGD, lr=0.1), lambda m: AdamW(m.parameters())):
+        code, message = codes(lambda other=other: check(other, max_grad_norm=norm))  # type: ignore[misc]
+        assert code == "FB0720"
+        assert message == "the updates are not those of the optimizer of Net"
+    if norm is not None:
+        code, message = codes(lambda: check(ADAMW))
+        assert (code, message) == ("FB0720", "the graph is not that of Net")
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean()
+
+
 class Several(Net):
     def forward(self, x: Tensor) -> Any:
         loss = super().forward(x)
@@ -415,15 +510,70 @@ def test_a_model_that_gives_no_number_to_minimise() -> None:
     [
         ({"on_change": "eager"}, 'use on_change="error"'),
         ({"on_change": "replan"}, 'use on_change="error"'),
-        ({"fuse": "inductor"}, 'use fuse="none"'),
+        ({"cuda_graph": True}, "use cuda_graph=False"),
         ({"max_grad_norm": 0.0}, "pass optimizer= and a number above 0"),
+        ({"max_grad_norm": float("nan")}, "pass optimizer= and a number above 0"),
     ],
 )
-def test_what_a_training_step_is_not_combined_with(options: Any, way_out: str) -> None:
+def test_what_a_training_step_is_not_combined_with(
+    monkeypatch: pytest.MonkeyPatch, options: Any, way_out: str
+) -> None:
+    """Told before the model is captured, and before the optimizer is looked at."""
+    monkeypatch.setattr("remat_compile.capture.torch.export", None)
+    monkeypatch.setattr("remat_compile.backends.torch.check_graphs", lambda *_, **__: None)
     with pytest.raises(FBError) as refused:
-        small(**options)()
+        small(make=lambda model: NAdam(model.parameters()), **options)()
     (diagnostic,) = refused.value.diagnostics
     assert (diagnostic.code, diagnostic.hint) == ("FB0546", way_out)
+    model = Net()
+    xla = {"optimizer": ADAMW(model), "fuse": "xla"}
+    code, _ = codes(lambda: remat_compile.plan(model, (batch(0),), **xla))
+    assert code == "FB0546"
+
+
+class Wide(nn.Module):
+    """Masks that a codec keeps in bits, and calls that a kernel takes together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 64), nn.Linear(64, 64)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.drop(torch.relu(self.first(x)))
+        return self.drop(torch.relu(self.second(x))).square().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codecs": "lossless", "activation_budget": "80%", "planner": "store-all"},
+        {"codecs": "lossless", "budget": "67%", "planner": "zero-offload", "link": "1GB/s"},
+        {"fuse": "inductor", "planner": "store-all"},
+        {"fuse": "inductor", "planner": "zero-offload", "link": "1GB/s"},
+    ],
+    ids=["packed", "packed, at home on the host", "fused", "fused, at home on the host"],
+)
+@pytest.mark.filterwarnings("ignore:.*FB0470")
+def test_packed_and_fused_steps(options: Any, dtype: torch.dtype) -> None:
+    """With the bits of ordinary training, fused cNodes by their calls; bytes as proven with their
+    kernels."""
+    torch.manual_seed(0)
+    model, args = Wide().to(dtype), (torch.randn(2048, 8, dtype=dtype),)
+    twin, other = copy.deepcopy(model), copy.deepcopy(model)
+    optimizer, stepper = ADAMW(model), ADAMW(other)
+    plan = remat_compile.plan(twin, args, optimizer=ADAMW(twin), **options)
+    special = {c.call.op for c in plan.graph.cnodes if c.is_fused or "pack" in c.call.op}
+    assert special
+    assert plan.check_model(model, args, optimizer=optimizer).updates == "the same"
+    updates = updates_of(optimizer, export(model, args), None)
+    step = bind(plan.program, plan.schedule, export(model, args), by_calls=True, optimizer=updates)
+    train_alike(step, (model, optimizer), (other, stepper), range(2), given=lambda _: args[0])
+    trained = plan.bind(twin, args, optimizer=ADAMW(twin))
+    assert torch.isfinite(trained(*args))
+    use = measure_step(trained.module, args)  # type: ignore[arg-type]
+    assert use.measured_bytes == use.predicted_bytes
 
 
 def test_a_replica_is_refused() -> None:

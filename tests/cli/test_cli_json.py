@@ -28,7 +28,7 @@ def documented() -> dict[str, set[str]]:
     rows = re.findall(r"^\| `(\w+)(?: [^`]*)?` \| (.+?) \|", text, re.MULTILINE)
     keys: dict[str, set[str]] = {}
     for command, cell in rows:
-        if command in ("devices", "planners", "show", "run", "diff", "explain"):
+        if command in ("devices", "planners", "show", "run", "diff", "explain", "fit"):
             keys.setdefault(command, set()).update(re.findall(r"`(\w+)`", cell))
     return keys
 
@@ -70,6 +70,13 @@ def test_show(cli: Cli) -> None:
     assert made["time_ns"] == plan.trace.time_ns
     assert len(made["copies"]) == len(plan.trace.copies) > 0
     assert made.keys() == documented()["show"]
+
+
+def test_fit(cli: Cli) -> None:
+    made = answer(cli, "fit", OFFLOAD, "--device", "t4", "--batch", "1..8")
+    assert made.keys() == documented()["fit"]
+    assert made["size"]["size"] == 8
+    assert sum(row["now_bytes"] for row in made["rows"]) == made["now_bytes"]
 
 
 def test_run(cli: Cli, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -27,18 +28,34 @@ f16 = 4e12
 
 def test_packaged_devices_load() -> None:
     assert device_names() == (
+        "a100-40gb",
         "a100-80gb",
+        "a10g",
+        "b200",
         "cpu",
         "gh200",
+        "h100-80gb",
+        "h100-pcie",
         "h200",
+        "l40s",
+        "m-series",
+        "mi300x",
         "rtx-3060-12gb",
+        "rtx-3090",
         "rtx-4090",
+        "rtx-5090",
+        "t4",
         "v100-16gb",
     )
     for name in device_names():
         device = load_device(name)
         assert device.name == name
-        assert device.granularity_bytes == (1 if name == "cpu" else 512)
+        assert device.granularity_bytes == {"cpu": 1, "m-series": 256}.get(name, 512)
+        assert 0 <= (device.library_bytes or 0) < device.memory_bytes / 40
+        text = (
+            resources.files("remat_compile.costs").joinpath("devices", f"{name}.toml").read_text()
+        )
+        assert "Figures: " in text or name == "cpu"
         assert device.peak_flops_per_s("f16") >= device.peak_flops_per_s("f64") or name == "cpu"
 
 

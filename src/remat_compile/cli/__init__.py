@@ -1,20 +1,22 @@
 """The `remat-compile` command.
 
 The first word picks the subcommand; without one, the default command plans a model.
-Each subcommand is one module, imported when it is asked for, and imports what it
-needs when it runs.
+Each subcommand is a function, whose module is imported when it is asked for, and imports what
+it needs when it runs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
+    "fit": "Whether a training step fits a device, what fills it, the largest batch.",
     "verify": "Prove the plan in a file again.",
     "show": "What a plan does: its peak, what fills it, what runs again.",
     "report": "A plan as one HTML page: memory, streams, lifetimes, time by module.",
@@ -31,8 +33,23 @@ COMMANDS = {
 """The commands by name, with the line that `--help` shows of each."""
 
 
+_FUNCTIONS = {
+    "report": ("show", "report"),
+    "planners": ("lists", "planners"),
+    "devices": ("lists", "devices"),
+    "completion": ("shared.completion", "command"),
+}
+"""Module and function of a command that is not `command` in the module of its name."""
+
 ASKED = "_REMAT_COMPILE_COMPLETE"
 """The environment variable in which a shell asks what a line may go on with."""
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """The function behind a command."""
+    module, function = _FUNCTIONS.get(name, (name.replace("-", "_"), "command"))
+    found: Callable[..., Any] = getattr(import_module(f".{module}", __package__), function)
+    return found
 
 
 def _meant(words: Sequence[str]) -> str:
@@ -60,8 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     fill_closed_streams()
     if ASKED in os.environ and argv is None:
-        answered: int = import_module(".completion", __package__).complete()
-        return answered
+        from .shared.completion import complete
+
+        return complete()
     words = list(sys.argv[1:] if argv is None else argv)
     from .shared.app import run
     from .shared.terminal import echo
@@ -73,9 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if meant := _meant(words[:1]):
             echo(f"error[FB0707]: no file or command {words[0]}.{meant}", file=sys.stderr)
             return 2
-    command = import_module(f".{name.replace('-', '_')}", __package__).command
     try:
-        code = run(name, command, rest, program, epilog)
+        code = run(name, function_of(name), rest, program, epilog)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone; keep the interpreter from complaining about it at exit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +57,7 @@ def command(
     if format == "json":
         _print_object(comparison)
     elif not quiet:
-        echo(*_lines(comparison, all))
+        echo(*_lines(comparison, _names(first, second, comparison), all))
     return 0 if comparison.same else 1
 
 
@@ -83,29 +84,36 @@ def _plan_object(subject: Subject) -> dict[str, object]:
     }
 
 
-def _lines(changes: Differences, all: bool) -> list[str]:
+def _names(first: str, second: str, changes: Differences) -> tuple[str, str]:
+    """The heads of the columns: the files, the schedules where both are of one file."""
+    if first == second:
+        return f"@{changes.before.schedule.name}", f"@{changes.after.schedule.name}"
+    a, b = Path(first).name, Path(second).name
+    return (a, b) if a != b else (first, second)
+
+
+def _lines(changes: Differences, names: tuple[str, str], all: bool) -> list[str]:
     if changes.same:
         return ["the plans are the same"]
-    lines = _figures(changes.before, changes.after)
+    lines = _figures(changes.before, changes.after, names)
     if not changes.same_graph:
         lines.append("the plans are of different graphs; what follows is about names in both")
-        for what, names in (("first", changes.only_before), ("second", changes.only_after)):
-            if names:
-                more = f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
-                lines.append(f"only in the {what}: {', '.join(names[:SHOWN])}{more}")
+        for what, only in zip(names, (changes.only_before, changes.only_after), strict=True):
+            if only:
+                more = f" and {len(only) - SHOWN} more" * (len(only) > SHOWN)
+                lines.append(f"only in {what}: {', '.join(only[:SHOWN])}{more}")
     elif not changes.same_costs:
         lines.append("the graph is the same; times, workspaces or targets differ")
     elif not changes.changes:
         lines.append("the same is kept, recomputed and moved; only the order of steps differs")
     kinds: tuple[What, ...] = ("kept", "recomputed", "moved")
     for what in kinds:
-        lines += _table(changes, what, all)
+        lines += _table(changes, what, names, all)
     return lines
 
 
-def _figures(before: Subject, after: Subject) -> list[str]:
-
-    rows = [("", f"@{before.schedule.name}", f"@{after.schedule.name}", "change")]
+def _figures(before: Subject, after: Subject, names: tuple[str, str]) -> list[str]:
+    rows = [("", *names, "change")]
     for name, field, shown in (
         ("peak", "peak_bytes", format_bytes),
         ("activations", "activation_peak_bytes", format_bytes),
@@ -118,7 +126,7 @@ def _figures(before: Subject, after: Subject) -> list[str]:
     return columns(rows)
 
 
-def _table(changes: Differences, what: What, all: bool) -> list[str]:
+def _table(changes: Differences, what: What, names: tuple[str, str], all: bool) -> list[str]:
     """The changes of one kind, the largest first; nothing where there are none."""
 
     what_of = {
@@ -138,7 +146,7 @@ def _table(changes: Differences, what: What, all: bool) -> list[str]:
         for c in changes.changes
         if c.what == what
     ]
-    head = (what_of[what], "first", "second", "bytes", "one run", "made at")
+    head = (what_of[what], *names, "bytes", "one run", "made at")
     return ["", *listed(head, rows, "<>>>><", None if all else SHOWN)] if rows else []
 
 

@@ -13,10 +13,12 @@ from ..plans.options import OPTIONS, Errors, PlanKeywords
 from .shared.code import Code
 from .shared.defaults import was_given
 from .shared.options import ModelArgument, OnnxOptions, Output, Planning, Quiet
+from .shared.sizes import SizeOptions, found_lines
 from .shared.terminal import echo, print_warnings, progress
 
 if TYPE_CHECKING:
     from ..ir.program import Header
+    from ..plans.fit.largest import SizeFound
     from ..plans.plan import Plan
     from ..plans.request import PlanRequest
     from ..plans.source import ModelOptions
@@ -58,6 +60,7 @@ def command(
     asked: Annotated[PlanKeywords, Planning(*ASKED)],
     onnx: OnnxOptions,
     code: Code,
+    sizes: SizeOptions,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
     quiet: Quiet = False,
     version: Annotated[
@@ -77,7 +80,7 @@ def command(
         errors.collect(lambda: check_fuse(asked["fuse"], "jax"))
         asked["fuse"] = "xla" if asked["fuse"] == "auto" else asked["fuse"]
     request = read_request(errors, **asked)
-    options = onnx.read(errors)
+    options, wanted = sizes.read(errors, onnx.read(errors))
     errors.collect(lambda: check_spec(model, options))
     reads = (*files_of_model(model, options, device=asked["device"]), *code.reads())
     if output is not None:
@@ -95,9 +98,13 @@ def command(
         if output is not None:
             code.check_output(output, files_of_plan(model, header))
 
-    made = _make(model, request, options, threads, quiet, as_it_is, check)
+    found = None
+    if wanted is not None:
+        _set_threads(threads)
+        request, options, found = wanted.chosen(model, request, options, quiet)
+    made = _make(model, request, options, threads, quiet, as_it_is, check, found)
     made = replace(made, _reads=(*made._reads, *reads))
-    _write(made, output, code, model, quiet)
+    _write(made, output, code, model, quiet, found)
 
 
 def _make(
@@ -108,11 +115,13 @@ def _make(
     quiet: bool,
     as_it_is: bool,
     check: Callable[[Header], None],
+    found: SizeFound | None,
 ) -> Plan:
     """The plan; with `as_it_is`, the last one of a file that holds any. `check` is given the
-    header of a text before any long work starts."""
+    header of a text before any long work starts; a text is planned for the size `found`."""
     from ..plans.files.look import plan_in_text, read_program_text
     from ..plans.files.outputs import files_of_plan
+    from ..plans.fit.sizes import at_size
     from ..plans.make import plan_program, plan_source
     from ..plans.run_planner import Phases
     from ..plans.source import is_program, load_source
@@ -126,6 +135,8 @@ def _make(
             if as_it_is and program.schedules:
                 return plan_in_text(program, text, model)
             reads = files_of_plan(model, program.header)
+            if found is not None:
+                program = at_size(program, found.name, found.size)
             made = replace(plan_program(program, request, phases), _reads=reads)
         else:
             with phases.phase("capture", f"capturing {model}"):
@@ -143,7 +154,10 @@ def _set_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) -> None:
+def _write(
+    made: Plan, output: str | None, code: Code, model: str, quiet: bool, found: SizeFound | None
+) -> None:
+    from .fit import table_lines
     from .shared.verdicts import assuming_lines
 
     written: list[str] = []
@@ -152,8 +166,14 @@ def _write(made: Plan, output: str | None, code: Code, model: str, quiet: bool) 
     elif output is not None:
         written = code.write(made, output, model, quiet)
     if not quiet:
-        lines = (*made.summary().splitlines(), *assuming_lines(made.assuming))
-        print_result(lines, output, written)
+        fit = made.fit()
+        lines = (
+            *found_lines(found),
+            *fit.verdict(),
+            *made.summary().splitlines(),
+            *table_lines(fit),
+        )
+        print_result((*lines, *assuming_lines(made.assuming)), output, written)
 
 
 def print_result(

@@ -64,6 +64,9 @@ def command(
         ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a plan with an optimizer.")] = 3,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of PyTorch (those of the plan).")
+    ] = None,
     format: FormatOption = "text",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> int:
@@ -103,8 +106,8 @@ def command(
     if profile is not None:
         check_output(profile, "picture", reads)
     if has_updates(read.program):
-        return _train(read, spec, options, steps, format, quiet)
-    proven, exported, report = _run(read, spec, options, repeats, profile, quiet)
+        return _train(read, spec, options, steps, format, quiet, threads)
+    proven, exported, report = _run(read, spec, options, repeats, profile, quiet, threads)
     assert proven.proven is not None
     bound = proven.proven.device_bytes
     status = 0 if _is_equal(proven, report) and report.measured_bytes <= bound else 1
@@ -127,7 +130,13 @@ def command(
 
 
 def _run(
-    plan: Plan, spec: str, options: ModelOptions, repeats: int, profile: str | None, quiet: bool
+    plan: Plan,
+    spec: str,
+    options: ModelOptions,
+    repeats: int,
+    profile: str | None,
+    quiet: bool,
+    threads: int | None,
 ) -> tuple[Plan, Exported, StepReport]:
     """The proven plan, its model, and one step beside ordinary autograd; writes the profile."""
     from ..plans.bind import bind
@@ -138,7 +147,7 @@ def _run(
         say("proving the plan")
         proven = plan.trusted()
         say(f"capturing {spec}")
-        source = load_as_planned(plan.program, spec, options)
+        source = load_as_planned(plan.program, spec, options, threads)
         say("generating the step")
         compiled = bind(proven.program, proven.schedule, source.exported)
         say("running the step, and ordinary autograd beside it")
@@ -160,7 +169,13 @@ def _run(
 
 
 def _train(
-    plan: Plan, spec: str, options: ModelOptions, steps: int, format: str, quiet: bool
+    plan: Plan,
+    spec: str,
+    options: ModelOptions,
+    steps: int,
+    format: str,
+    quiet: bool,
+    threads: int | None,
 ) -> int:
     """Exit code 1 where losses, parameters or states differ from ordinary training, or the measured
     peak exceeds the proven one."""
@@ -173,7 +188,7 @@ def _train(
         say("proving the plan")
         proven = plan.trusted()
         say(f"capturing {spec}")
-        source = load_as_planned(plan.program, spec, options)
+        source = load_as_planned(plan.program, spec, options, threads)
         say("generating the step")
         step = bind(proven.program, proven.schedule, source.exported, optimizer=source.optimizer)
         say(f"training {steps} steps, and in the ordinary way beside it")

@@ -1,4 +1,4 @@
-"""`remat-compile show`: what a plan does, for people."""
+"""`remat-compile show` and `report`: what a plan does, for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from ..ir.diagnostics import fail
 from ..ir.units import format_bytes, format_rate
-from .shared.options import PlanFile, ScheduleOption
+from .shared.options import PlanFile, Quiet, ScheduleOption
 from .shared.terminal import FormatOption, echo, listed, print_object, print_warnings
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def command(
     from ..api import load
     from ..plans.link.link import parse_link
     from ..plans.link.other_link import other_link
+    from .fit import table_lines
     from .pipeline import SUFFIX, check_file
 
     if str(plan).endswith(SUFFIX):
@@ -60,7 +61,9 @@ def command(
     if format == "json":
         _print_object(read)
         return
-    parts = (_header(read), read.summary().splitlines(), _owners(read, all), _memory(read))
+    fit = read.fit()
+    summary = [*fit.verdict(), *read.summary().splitlines()]
+    parts = (_header(read), summary, [*table_lines(fit)], _owners(read, all), _memory(read))
     more = (_recomputed(read, all), *([_copied(read, all)] if read.trace.copies else []))
     lines = [line for part in (*parts, *more) for line in (*part, "")]
     echo(*lines[:-1])
@@ -84,6 +87,7 @@ def _print_object(plan: Plan) -> None:
         stall_ns=trace.stall_ns,
         issuing_ns=trace.issuing_ns,
         nothing_recomputed=plan.baseline,
+        fit=plan.fit().as_object(),
         peak_step=trace.peak_step,
         held_at_peak=alive,
         bytes_of_steps=trace.during,
@@ -256,3 +260,32 @@ def traffic(plan: Plan) -> list[str]:
     need = format_rate(round(max(rates) * least))
     lines.append(f"with less bandwidth: {', '.join(halves)} of it; within 1.05 x from {need} on")
     return lines
+
+
+def report(
+    plan: PlanFile,
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", help="Where to write; - is standard output."
+        ),
+    ],
+    schedule: ScheduleOption = None,
+    quiet: Quiet = False,
+) -> None:
+    """A plan as one HTML page that opens offline in any browser.
+
+    Memory over the step by kind, the streams, what fills the peak, lifetimes, time by operator
+    and module. All is simulated; `remat-compile verify` proves it.
+    """
+    from ..plans.files.files import STREAM, write_text
+    from ..plans.files.look import read_subject
+    from ..plans.files.outputs import check_output, files_of_model
+    from ..report.page import page
+
+    check_output(output, "picture", files_of_model(plan), all_known=False)
+    subject, reads = read_subject(plan, schedule)
+    check_output(output, "picture", reads)
+    write_text(output, page(subject))
+    if not quiet and output != STREAM:
+        echo(f"wrote {output}")

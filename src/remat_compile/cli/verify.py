@@ -178,7 +178,7 @@ def _held_against(plan: Plan, model: str | None, options: ModelOptions) -> Graph
     from ..plans.files.recorded import load_as_planned
 
     source = load_as_planned(plan.program, model, options)
-    return check_graph(plan.program, source.exported, model)
+    return check_graph(plan.program, source.exported, model, source.optimizer)
 
 
 def _refused_certificate(

@@ -21,7 +21,8 @@ from ..ir.span import Span
 class Device:
     """`flops_per_s` is the dense peak by dtype of the IR (`f32`); the other dtypes count as
     the slowest one. Link bandwidths are those to and from pinned host memory; `both` is what the
-    two directions move together while both are busy (None: each its own rate)."""
+    two directions move together while both are busy (None: each its own rate). Of `memory_bytes`,
+    `library_bytes` are held by the driver's context and libraries (None: not known)."""
 
     name: str
     memory_bytes: int
@@ -35,6 +36,7 @@ class Device:
     both_bytes_per_s: int | None = None
     copy_latency_ns: int = 0
     copy_issue_ns: int = 0
+    library_bytes: int | None = None
 
     @property
     def target(self) -> Target:
@@ -82,6 +84,11 @@ def load_device(name_or_path: str) -> Device:
         fail("FB0906", message, hint=hint, usage=True)
     file = resources.files(__package__).joinpath("devices", f"{name_or_path}.toml")
     return _parse(file.read_text(encoding="utf-8"), f"{name_or_path}.toml")
+
+
+def library_bytes(name: str) -> int | None:
+    """What driver and libraries hold on a device of ours; None where that is not known."""
+    return load_device(name).library_bytes if name in device_names() else None
 
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -196,6 +203,7 @@ def _parse(text: str, file: str) -> Device:
         both := reader.quantity("both", per_second=True, required=False),
         round(1000 * reader.copy_us("copy_latency_us")),
         round(1000 * reader.copy_us("copy_issue_us")),
+        reader.quantity("libraries", required=False),
     )
     reader.check_unknown()
     if granularity != int(granularity):

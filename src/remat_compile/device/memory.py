@@ -53,6 +53,14 @@ def measure_peak(fn: Callable[[], T], device: torch.device | None = None) -> tup
     return result, recorder.uses()[""]
 
 
+def free_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes that tensors can still take on an accelerator, those that PyTorch's allocator has
+    cached among them, and all that it has."""
+    free, total = torch.accelerator.get_memory_info(device)
+    reserved = torch.accelerator.memory_reserved(device)
+    return free + reserved - torch.accelerator.memory_allocated(device), total
+
+
 def measure_regions(
     fn: Callable[[Mark], T], device: torch.device | None = None
 ) -> tuple[T, dict[str, MemoryUse]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Shards:
 
         for rank, (first, end) in enumerate(self.parts(len(whole))):
             if first < end:
-                part = whole[first:end]
+                part = _unowned(whole[first:end])
                 if rank == self.rank:
                     part.copy_(shard)
                 dist.broadcast(part, group=self.group, group_src=rank)
@@ -54,9 +55,16 @@ class Shards:
         for rank, (first, end) in enumerate(self.parts(len(whole))):
             if first < end:
                 part = whole[first:end].contiguous()
-                dist.reduce(part, group=self.group, group_dst=rank)
+                dist.reduce(_unowned(part), group=self.group, group_dst=rank)
                 if rank == self.rank:
                     torch.div(part, self.size, out=shard)
+
+
+def _unowned(tensor: Tensor) -> Tensor:
+    """The memory of a dense tensor on the CPU, which the caller keeps: a back end may refer to what
+    it was given for a moment longer, and a version that autograd knows is not counted up."""
+    memory = (ctypes.c_byte * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
 
 def own_rows(tensor: Tensor, of: Tensor | None = None) -> Tensor:

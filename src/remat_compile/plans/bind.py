@@ -57,6 +57,7 @@ def bind(
         tied = under(lowered, program)
         if optimizer is not None:
             tied = tied.with_program(program, optimizer.origin)
+            optimizer.begin()
         module = build(tied, schedule, kernels, recorder, optimizer)
     # Outside of the block, in which PyTorch traces and warnings are silenced.
     warn_of_calls(kernels)
@@ -88,7 +89,7 @@ def lowered_again(
         lowered = stack.enter_context(lower(exported))
         captured = lowered.program
         if optimizer is not None:
-            captured = optimizer.on(captured, measured=False)
+            captured = optimizer.on(captured, measured=False, as_in=program)
         different = graph_differences(program, captured)
         if different and (as_eager := exported.with_caches()) is not None:
             stack.close()

@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"([-+]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*((?!\d)\S*)")
 MOST_BUDGETS = 1000
 _COUNT = re.compile(r"\d{1,4}")
 _FORMS = "write for example 8GiB, 500MB, 50%, or range:0.5"
-LEAST = "least"
+LEAST, AUTO = "least", "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,13 @@ class BudgetText:
 
     `form` says what `amount` counts: bytes, a share of the peak with nothing
     recomputed, or a place between the floor (0) and that peak (1); for `least`, which is
-    found by planning (`plans/sweep/least.py`), nothing.
+    found by planning (`plans/sweep/least.py`), and `auto`, which is what a device has free
+    (`plans/fit/auto.py`), nothing.
     """
 
     text: str
     kind: BudgetKind
-    form: Literal["bytes", "share", "range", "least"]
+    form: Literal["bytes", "share", "range", "least", "auto"]
     amount: Fraction
 
 
@@ -92,13 +93,15 @@ def parse_budget(
     value: str | int, kind: BudgetKind = "device", *, may_be_least: bool = False
 ) -> BudgetText:
     """Reads a budget. An `int` counts bytes; a `str` needs a unit, `%` or `range:`, or is `least`
-    where one plan is to be made.
+    or `auto` where one plan is to be made.
 
     One of the host has no peak to be a share of, so only bytes do there. FB0450 where it
     cannot be read, FB0451 where it is not more than zero.
     """
     if may_be_least and value == LEAST:
         return BudgetText(LEAST, kind, "least", Fraction(0))
+    if may_be_least and value == AUTO and kind == "device":
+        return BudgetText(AUTO, kind, "auto", Fraction(0))
     budget = _parse(value, kind)
     if kind == "host" and budget.form != "bytes":
         raise _unreadable(budget.text, "a host budget is a number of bytes; write for example 8GiB")
@@ -136,7 +139,7 @@ def _between(low: BudgetText, high: BudgetText, count: int) -> Iterator[BudgetTe
                 text = f"{float(100 * amount):.4g}%"
             case "range":
                 text = f"range:{float(amount):.4g}"
-            case "least":
+            case "least" | "auto":
                 raise AssertionError("no end of a range")
         yield BudgetText(text, low.kind, low.form, amount)
 
@@ -211,4 +214,6 @@ def resolve_budget(budget: BudgetText, baseline: Baseline) -> Budget:
             amount = floor + budget.amount * (peak - floor)
         case "least":
             amount = Fraction(floor)
+        case "auto":
+            raise AssertionError("found by `plans/fit/auto.py` before")
     return Budget(int(amount), budget.kind)

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING, Any
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget, Program
 from ..ir.rewrites.packs import has_packs, with_costs_of
+from ..ir.rewrites.updates import for_planners, with_updates
+from ..ir.semantics.simulate import simulate
 from ..ir.wording import worded
+from ..planners.auto import Auto
+from ..planners.contract import makes_copies, uses_homes
+from ..planners.results import peak_of
+from ..report.subject import store_all
 from .budget import Baseline, resolve_budget
 from .cache import PlanCache
 from .files.store import user_store
+from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .packed import better_plan, packed, refuse_codecs
@@ -69,11 +76,9 @@ def planned_source(
 
     With `request.cache` it is one that was made before, where there is one for that graph.
     """
-    if source.optimizer is not None and request.codecs != "none":
-        message = "values are not packed in a step with an optimizer"
-        hint = worded("use {codecs}", codecs="none")
-        raise FBError(Diagnostic("FB0546", message, hint=hint), usage=True)
     with _lowered(source, request.device, phases) as lowered:
+        steps = source.optimizer is not None
+        request, auto = with_auto_budget(request, lowered.program, steps=steps)
         packed_too = packed(lowered, request)
         store = user_store() if request.cache else None
         cache = None if store is None else PlanCache.of(store, packed_too)
@@ -90,13 +95,16 @@ def planned_source(
         if request.fuse == "xla":
             plan = fused_for_xla(plan, request, phases)
         else:
-            plan = fused_plan(plan, lowered, request, phases, cache)
+            kept = cache if source.optimizer is None else None
+            plan = fused_plan(plan, lowered, request, phases, kept)
         warnings = (
             *source.warnings,
             *source.exported.warnings,
             *lowered.warnings,
             *plan.warnings,
             *diagnostics,
+            *(() if auto is None else (auto.told(plan),)),
+            *_unused_link(request),
         )
         unlike = tuple(dict.fromkeys(warnings))  # a folder that cannot be written is so for all
         plan = replace(plan, warnings=unlike, phase_s=phases.seconds)
@@ -121,13 +129,14 @@ def _cached_or_made(
             return known, diagnostics
     program, of_costs = _with_costs(lowered, request.device, phases, cache)
     diagnostics = (*diagnostics, *of_costs)
-    if optimizer is not None:
-        program = optimizer.on(program, measured=request.device is None)
-        if request.device is not None:
-            program = _roofline(program, request.device, phases)
+    program = _with_updates(program, optimizer, request, phases)
     plain = program
     if has_packs(program.graph):
         plain, _ = _with_costs(whole, request.device, phases)
+        if optimizer is not None:
+            plain = optimizer.on(plain, measured=request.device is None, as_in=program)
+            if request.device is not None:
+                plain = _roofline(plain, request.device, phases)
         program = with_costs_of(program, plain.graph)
     plan = better_plan(program, plain, request, lambda each: plan_costed(each, request, phases))
     if cache is not None and optimizer is None and not plan.warnings:
@@ -139,8 +148,12 @@ def plan_program(program: Program, request: PlanRequest, phases: Phases) -> Plan
     """Plans and proves a program, in place of the schedules it holds. See `costed_program`."""
     refuse_without_model(request)
     refuse_codecs(request)
-    plan = plan_costed(costed_program(program, request, phases), request, phases)
-    return fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
+    program = costed_program(program, request, phases)
+    request, auto = with_auto_budget(request, program, steps=False)
+    plan = plan_costed(program, request, phases)
+    plan = fused_for_xla(plan, request, phases) if request.fuse == "xla" else plan
+    told = () if auto is None else (auto.told(plan),)
+    return replace(plan, warnings=(*plan.warnings, *told, *_unused_link(request)))
 
 
 @contextmanager
@@ -184,6 +197,31 @@ def _with_costs(
     return program, diagnostics if cache is None else (*diagnostics, *cache.keep_costs(program))
 
 
+def _with_updates(
+    program: Program, optimizer: OptimizerUpdates | None, request: PlanRequest, phases: Phases
+) -> Program:
+    """The program with the updates of the optimizer, where there is one, and their costs."""
+    if optimizer is None:
+        return program
+    program = _in_calls(program, optimizer, request)
+    return program if request.device is None else _roofline(program, request.device, phases)
+
+
+def _in_calls(program: Program, optimizer: OptimizerUpdates, request: PlanRequest) -> Program:
+    """The program with its updates: in as few calls of the optimizer as its time asks for, where
+    the step fits into the budget with them and nothing has to be at home on the host."""
+    measured = request.device is None
+    if not uses_homes(request.planner):
+        few = optimizer.on(program, measured=measured, few=True)
+        if request.budget is None:
+            return few
+        budget = resolve_budget(request.budget, Baseline.of(few))
+        in_backward = with_updates(few, store_all(for_planners(few)))
+        if peak_of(simulate(few, in_backward), budget.kind) <= budget.bytes:
+            return few
+    return optimizer.on(program, measured=measured)
+
+
 def costed_program(model: Program | Source, request: PlanRequest, phases: Phases) -> Program:
     """The program with the costs, `grads` and host memory that were asked for, to be planned.
 
@@ -192,6 +230,7 @@ def costed_program(model: Program | Source, request: PlanRequest, phases: Phases
     """
     if isinstance(model, Source):
         with costed(model, request.device, phases) as (program, _):
+            program = _with_updates(program, model.optimizer, request, phases)
             return _as_requested(program, request)
     if request.device is not None:
         model = _roofline(model, request.device, phases)
@@ -239,6 +278,17 @@ def plan_costed(program: Program, request: PlanRequest, phases: Phases) -> Plan:
         phase_s=phases.seconds,
         _is_proven=True,
     )
+
+
+def _unused_link(request: PlanRequest) -> tuple[Diagnostic, ...]:
+    """FB0977 for a planner that copies nothing, and is given a link."""
+    planner = request.planner
+    uses = isinstance(planner, Auto) or makes_copies(planner) or uses_homes(planner)
+    if request.link is None or uses:
+        return ()
+    message = f"{planner.name} copies nothing to the host, and does not use the link"
+    hint = worded("take {planner}, or leave {link} away", planner="auto")
+    return (Diagnostic("FB0977", message, hint=hint),)
 
 
 def _target_memory(program: Program, baseline: Baseline) -> Budget | None:

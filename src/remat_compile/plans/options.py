@@ -64,8 +64,9 @@ OPTIONS = {
     "budget": Option(
         None,
         'bounds all device bytes: a number of bytes, or a text such as "8GiB", "50%" (of the peak '
-        'with nothing recomputed) or "range:0.5"; "least" for the fewest bytes found in time',
-        f"Bound on all device bytes: {SIZE_OR_LEAST}.",
+        'with nothing recomputed) or "range:0.5"; "least" for the fewest bytes found in time, '
+        '"auto" for what the device has free',
+        f"Bound on all device bytes: {SIZE_OR_LEAST}; auto for what the device has free.",
         "SIZE",
         commands=("plan", "import-plan"),
     ),

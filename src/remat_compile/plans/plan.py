@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..capture.output_spec import Loss, Outputs, Wanted
+from ..costs.device import library_bytes
 from ..ir.diagnostics import Diagnostic, FBError
 from ..ir.program import Budget
 from ..ir.semantics.simulate import simulate
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..ir.schedule import Schedule
     from ..ir.semantics.simulate import Trace
     from ..report.charts.picture import ChartName, Picture
+    from ..report.fit import Fit
     from ..report.subject import Subject
     from ..verifier import Assumption, Choice, Largest, Refuted, Script, Undecided, Verdict
     from .compare.graph import GraphCheck
@@ -173,28 +175,37 @@ class Plan:
         *,
         loss: Loss = None,
         outputs: Outputs = None,
+        optimizer: Optimizer | None = None,
+        max_grad_norm: float | None = None,
     ) -> GraphCheck:
         """Holds the graph against `model`, captured again: by its text, or executed.
 
         `model` is a module with its sample, a path or `file.py:factory`; it may be left out as
-        in `bind`; `loss` and `outputs` are those of `plan`. FB0720 where the graph is another,
-        FB0721 where that cannot be told.
+        in `bind`; `loss` and `outputs` are those of `plan`. With the `optimizer` of a training step
+        its updates are compared too. FB0720 where the graph is another, FB0721 where that cannot be
+        told.
         """
         from .compare.graph import check_graph
 
+        updates = None
         name = self.program.header.source or "of this process"
         if isinstance(model, str | Path):
             from .files.recorded import with_sizes
             from .source import load_source
 
             name = str(model)
-            exported = load_source(name, with_sizes(self.program)).exported
+            source = load_source(name, with_sizes(self.program))
+            exported, updates = source.exported, source.optimizer
         else:
             if model is not None:
                 name = type(model).__name__
             hint = "pass the model: plan.check_model(model, args)"
             exported = self._capture(model, tuple(args), kwargs, Wanted(loss, outputs), hint)
-        return check_graph(self.program, exported, name)
+        if optimizer is not None:
+            from ..capture.torch.optimizer import updates_of
+
+            updates = updates_of(optimizer, exported, max_grad_norm)
+        return check_graph(self.program, exported, name, updates)
 
     @named_keywords()
     def largest(
@@ -317,7 +328,16 @@ class Plan:
 
         known = {a.key: a.text for a in (*self.assuming, *cost_assumptions(self.program))}
         assuming = tuple(known.values())
-        return Subject(self.program, self.schedule, self.budget, assuming)
+        library = library_bytes(self.program.target.name)
+        return Subject(self.program, self.schedule, self.budget, assuming, library_bytes=library)
+
+    @named_keywords()
+    def fit(self, optimizer: str | None = None) -> Fit:
+        """The bytes of the step beside the target's memory, and what fills it. `optimizer` is
+        assumed where none is in the plan ("adamw"; FB0968 for one that is not known)."""
+        from ..report.fit import Fit
+
+        return Fit.of(self._subject, optimizer)
 
     def report(self, path: str | Path | None = None) -> str:
         """The plan as one HTML page that needs nothing else, written to `path` if that is given.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -95,8 +96,9 @@ def check_spec(spec: str, options: ModelOptions = NO_OPTIONS) -> None:
     if spec != "-" and not Path(file).is_file():
         what = "is a directory" if Path(file).is_dir() else "does not exist"
         raise _usage("FB0701", f"model file {file} {what}")
-    if options.given and suffix != ".onnx":
-        names = " and ".join(options.given)
+    given = [name for name in options.given if suffix != ".py" or name != "--dim"]
+    if given and suffix != ".onnx":
+        names = " and ".join(given)
         raise _usage("FB0711", f"{names} only {'apply' if ' ' in names else 'applies'} to ONNX")
 
 
@@ -136,7 +138,8 @@ def load_source(spec: str, options: ModelOptions = NO_OPTIONS, *, strict: bool =
         return Source(load_pt2(spec), recorded, sha256_of(spec))
     factory = spec.removeprefix(file_of(spec))
     executed, sha256 = _execute(file_of(spec))
-    module, args, kwargs, optimizer = _from_factory(file_of(spec), executed, factory[1:])
+    made = _from_factory(file_of(spec), executed, factory[1:], options.dims)
+    module, args, kwargs, optimizer = made
     exported = export(module, args, kwargs, strict=strict)
     source = Source(exported, recorded + factory, sha256)
     if optimizer is None:
@@ -164,9 +167,10 @@ def _load_onnx(path: str, options: ModelOptions) -> Source:
 
 
 def _from_factory(
-    file: str, module: ModuleType, name: str
+    file: str, module: ModuleType, name: str, dims: Mapping[str, str]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any], Optimizer | None]:
-    """The module, arguments, keyword arguments and optimizer that `name()` in `file` returns."""
+    """The module, arguments, keyword arguments and optimizer that `name()` in `file` returns, at
+    the sizes `dims` of its parameters."""
     from torch import nn
     from torch.optim import Optimizer
 
@@ -175,7 +179,8 @@ def _from_factory(
         functions = [key for key, value in vars(module).items() if callable(value)]
         message = f"{file} has no function {name}.{nearest(name, functions)}"
         raise _usage("FB0704", message)
-    made = _run(f"{name}() in {file}", file, factory)
+    sizes = _sizes_of_factory(f"{name}() in {file}", factory, dims)
+    made = _run(f"{name}() in {file}", file, lambda: factory(**sizes))
     optimizer = None
     if isinstance(made, tuple) and made and isinstance(made[-1], Optimizer):
         *rest, optimizer = made
@@ -192,6 +197,22 @@ def _from_factory(
             hint = "return (model, args) or (model, args, kwargs), where args is a tuple"
             hint += "; an optimizer may stand behind them"
             raise _usage("FB0706", f"{name}() in {file} returns {shape}", hint)
+
+
+def _sizes_of_factory(
+    what: str, factory: Callable[..., Any], dims: Mapping[str, str]
+) -> dict[str, int]:
+    """FB0976 for a size that the function does not take, or that is no whole number."""
+    known = [*inspect.signature(factory).parameters] if dims else []
+    for name, text in dims.items():
+        if name not in known:
+            hint = (
+                f"give it one with a default, as in ({name}=8), and size the sample arguments by it"
+            )
+            raise _usage("FB0976", f"{what} has no parameter {name}.{nearest(name, known)}", hint)
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise _usage("FB0976", f'{name} = "{text}" is no size', f"write --dim {name}=8")
+    return {name: int(text) for name, text in dims.items()}
 
 
 class _FromSource(SourceFileLoader):

@@ -102,9 +102,10 @@ def _session(options: Mapping[str, Any]) -> Session | FBError:
     if request is not None and planner != "auto" and makes_copies(request.planner):
         message = f"planner {planner} copies to the host, which regions do not"
         errors.add("FB0474", message, "take another planner, or remat_compile.compile")
-    if request is not None and request.budget is not None and request.budget.form == "least":
+    bound = None if request is None else request.budget
+    if bound is not None and bound.form in ("least", "auto"):
         hint = "regions share one budget: write for example 8GiB, 50%, or range:0.5"
-        errors.add("FB0450", 'budget "least" is for the plan of a whole model', hint)
+        errors.add("FB0450", f'budget "{bound.form}" is for the plan of a whole model', hint)
     try:
         errors.raise_if_any()
     except FBError as error:

@@ -125,7 +125,7 @@ class Sharing:
                 return int(budget.amount * (fixed + peak)) - fixed
             case "range":
                 return int(floor + budget.amount * (peak - floor))
-            case "least":
+            case "least" | "auto":
                 raise AssertionError("refused when the options were read")
 
     def _fixed(self, calls: Calls) -> int:

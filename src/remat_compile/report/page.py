@@ -15,6 +15,7 @@ from .charts.charts import charts, stretch_moments
 from .charts.drawing import TENSORS_PER_MOMENT, Stretch
 from .charts.rollup import TimeSpent, by_module, by_operator
 from .document import Cell, chart, document, table
+from .fit import Fit
 from .moments import KINDS, Moment
 from .subject import Subject, place_of, shown
 
@@ -122,6 +123,10 @@ def _head(subject: Subject) -> Iterator[str]:
             f"for {shown(floor_at, 40)}",
         )
     )
+    fit = Fit.of(subject)
+    yield from (f"<p>{escape(shown(line, 200))}</p>" for line in fit.verdict())
+    head, *filled = fit.table()
+    yield table("What fills the device", head, [tuple(shown(c, 80) for c in r) for r in filled])
     yield table("Before and after; predicted", ("", "this plan", "nothing recomputed", ""), rows)
 
 

@@ -27,7 +27,8 @@ class Subject:
 
     `budget` is what it was made for, where that is known; `assuming` are lines on what its
     proof, or its figures, rest on. `planned` is False where the file holds no schedule and
-    the step with nothing recomputed stands in.
+    the step with nothing recomputed stands in. `library_bytes` are those of the target's driver
+    and libraries, where they are known.
     """
 
     program: Program
@@ -35,6 +36,7 @@ class Subject:
     budget: Budget | None = None
     assuming: tuple[str, ...] = ()
     planned: bool = True
+    library_bytes: int | None = None
 
     @cached_property
     def trace(self) -> Trace:

@@ -249,7 +249,8 @@ def run(
 
 def test_alone_it_makes_up_its_tensors(run: Callable[..., tuple[int, str]]) -> None:
     status, said = run()
-    assert status == 0
+    assert status == 1
+    assert "nothing to compare: remat-compile run, asked for values, writes step.pt" in said
     assert re.search(r"peak: \d+ bytes measured, \d+ planned\n", said)
     assert "outputs and gradients: 0 wrong, 0 compared" in said
 

@@ -41,7 +41,7 @@ def planned(name: str, size: int, make: Callable[[str], Any] = made, **options: 
     said: list[str] = []
     ranks: list[Rank] = []
 
-    def from_first(_: object, text: str | None) -> str:
+    def from_first(_: object, text: str) -> str:
         said.extend([text] if text else [])
         return said[0]
 

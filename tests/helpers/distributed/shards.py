@@ -54,7 +54,7 @@ class Net(nn.Module):
         self.last = nn.BatchNorm1d(8)
         self.head = nn.Linear(16, 51)
         self.head.weight = self.embed.weight
-        self.blocks[0].up.weight.requires_grad_(False)  # type: ignore[union-attr,operator]
+        self.blocks[0].up.weight.requires_grad_(False)  # type: ignore[union-attr]
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.embed(x)

@@ -36,6 +36,7 @@ class HomedUpdates:
     applicability: ClassVar[str] = "tests"
     source: ClassVar[str] = "tests"
     copies: ClassVar[bool] = True
+    homes: ClassVar[bool] = True
     updates: ClassVar[bool] = True
     sides: tuple[str, ...] = ("home",)
 

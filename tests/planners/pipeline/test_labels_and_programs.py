@@ -143,6 +143,26 @@ def test_exact_labels_bound_every_allocation_with_one_special_rank(solver: MilpS
     assert contiguous_best >= 4
 
 
+def test_theorems_17_and_18_with_any_allocation(solver: MilpSolver) -> None:
+    """Several ranks of several stages: periods of 10 and 3, where one such rank gives 11 and 4 and
+    contiguous stages 16 and 6."""
+    theorem_18 = layers_of(
+        [1] * 3 + [3] + [2] * 3, weights=[2] * 3 + [3] + [1] * 3, ranks=5, memory=3
+    )
+    for layers, ranks, period in (
+        (layers_of(theorem_17(2), ranks=5), (0, 4, 3, 4, 1, 4, 3, 4, 2, 4, 4), 10),
+        (theorem_18, (0, 1, 2, 3, 0, 1, 2), 3),
+    ):
+        merged = [n for n in range(len(ranks)) if not n or ranks[n] != ranks[n - 1]]
+        stages = tuple(zip(merged, [*merged[1:], len(ranks)], strict=True))
+        program = PeriodicProgram(layers, stages, tuple(ranks[n] for n in merged))
+        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        assert decided
+        assert pattern is not None
+        assert pattern.period_ns == period
+        check_pattern(program, pattern)
+
+
 @pytest.mark.parametrize(("numbers", "fits"), [([5, 5, 6], True), ([5, 5, 5, 5, 5, 7], None)])
 def test_theorem_14_is_3_partition(
     numbers: list[int], fits: bool | None, solver: MilpSolver

@@ -141,6 +141,13 @@ def compiled_step(
 
     def run_backward(args: list[Any], constants: tuple[Tensor, ...]) -> Any:
         flight.end()
+        if optimizer is not None and not flight.is_step and flight.mark is None:
+            message = "a backward that updates parameters was begun outside of its training step"
+            hint = (
+                "call step(...); for micro-batches, loss scaling or a loss of your own compile "
+                "without optimizer=, and step after the last backward"
+            )
+            fail("FB0550", message, hint=hint)
         if (compiled or draws_again) and any(map(_is_batch, args[len(args) - tangents :])):
             message = (
                 "gradients come in a batch (is_grads_batched=True), which no kernel of this plan "

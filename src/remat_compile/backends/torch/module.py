@@ -137,6 +137,8 @@ class PlannedStep:
     def run_on(self, inputs: list[Any]) -> Any:
         """The step, on what `look` gave."""
         self.flight.memory.look(inputs)
+        if self.copies is not None:
+            self.copies.look(inputs)
         if self.autocast.dtype is None:
             outputs = self.run(list(inputs))
         else:  # the casts are part of the graph
@@ -160,8 +162,7 @@ class PlannedStep:
     def __deepcopy__(self, memo: dict[int, Any]) -> PlannedStep:
         """The step for a copy of the model: what is generated is shared, its state is not."""
         same = ("program", "schedule", "flight", "copies", "graphs", "_spec", "_arguments")
-        same = (*same, "_exported")
-        for name in (*same, "_returns", "_reads"):
+        for name in (*same, "_exported", "_returns", "_reads"):
             shared = getattr(self, name)
             memo[id(shared)] = shared
         made = copy(self)

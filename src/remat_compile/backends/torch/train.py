@@ -39,9 +39,6 @@ class TrainingStep(nn.Module):
             fail("FB0545", message, hint=hint)
         self.place = places[0]
         """The place of the loss among the results."""
-        names = {a for c in program.graph.cnodes if c.is_update for a, _ in c.takes_over}
-        paths = {p.name: p.names[0] for p in program.binding.params}
-        self._updated = [paths[name] for name in paths if name in names]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's."""
@@ -53,12 +50,15 @@ class TrainingStep(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Trains on one batch. FB0910 for a call that the plan was not made for, FB0544 for an
-        optimizer that changed."""
+        optimizer that changed, FB0550 for a backward of `module` beside it."""
         with torch.enable_grad():
             made = self.module(*args, **kwargs)
         loss = self.module.planned_step.tensors(made)[self.place]
-        torch.autograd.backward(loss)
-        parameters = [self.module.get_parameter(path) for path in self._updated]
-        torch.autograd.graph.increment_version(parameters)
+        flight = self.module.planned_step.flight
+        flight.is_step = True
+        try:
+            torch.autograd.backward(loss)
+        finally:
+            flight.is_step = False
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
         return loss.detach()

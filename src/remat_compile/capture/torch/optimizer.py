@@ -1,17 +1,15 @@
 """The step of a `torch.optim` optimizer as cNodes of phase `opt`, each for some parameters.
 
-The optimizer's own code does an update: a second object of its class has the group's numbers of the
-moment (a schedule of learning rates changes them), those parameters and their states. None of the
-supported optimizers lets one parameter depend on another, so steps on some parameters after others
-give the bits of a step on all.
+The optimizer's own code does an update (`update_call.py`). None of the supported optimizers lets
+one parameter depend on another, so steps on some parameters after others give the bits of a step on
+all.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ...device.memory import measure_peak
 from ...device.shards import is_sharded, own_rows
@@ -30,6 +29,7 @@ from ...operators.instances import plain_mode
 from ..lowered import Exported
 from ..trace.module import has_values
 from .clipping import Clipping
+from .update_call import AGAIN, State, Trained, UpdateCall, states_of, step
 
 SUPPORTED: tuple[type[Optimizer], ...] = (SGD, Adam, AdamW, RMSprop, Adagrad)
 """Optimizers whose states are zero, or there, before the first step, and whose step on a parameter
@@ -42,29 +42,9 @@ _MEASURED = 1 << 20
 """Elements of an update on which its bytes are measured, at the most twice as many."""
 
 _BUCKETS, _BUCKET_BYTES = 16, 32 << 20
+_CALL_NS = 5_000_000
 
-_OF_OBJECT = ("step", "param_groups", "state")
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """A parameter of the optimizer: its group, its states in order, and its other numbers."""
-
-    parameter: nn.Parameter
-    group: int
-    states: tuple[str, ...]
-    numbers: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class _Update:
-    """A cNode: the parameters that one step of the optimizer's code takes together."""
-
-    of: tuple[_Trained, ...]
-
-    @property
-    def group(self) -> int:
-        return self.of[0].group
+_Bound = tuple[ParamBinding, Trained]
 
 
 class OptimizerUpdates:
@@ -81,16 +61,13 @@ class OptimizerUpdates:
             message = f"the step of {kind.__module__}.{kind.__name__} cannot be planned"
             hint = f"use one of {known}, or leave out optimizer= and step after the backward"
             fail("FB0541", message, hint=hint)
-        hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-        if any(hooks):
-            message = "the optimizer has hooks around its step, which a planned step would not run"
-            fail("FB0541", message, hint="remove the hooks, or leave out optimizer=")
+        _refuse_hooks(optimizer, "FB0541")
         self.optimizer, self._max_norm = optimizer, max_grad_norm
         self._groups = [len(group["params"]) for group in optimizer.param_groups]
         names = {id(p): path for path, p in model.named_parameters()}
-        self._of: dict[str, _Trained] = {}
+        self._of: dict[str, Trained] = {}
         for place, group in enumerate(optimizer.param_groups):
-            states, numbers = _states_of(optimizer, group)
+            states, numbers = states_of(optimizer, group)
             for parameter in group["params"]:
                 path = names.get(id(parameter))
                 if path is None:
@@ -99,17 +76,19 @@ class OptimizerUpdates:
                     hint = "make the optimizer of model.parameters() of the model that is compiled"
                     fail("FB0542", message, hint=hint)
                 self._look(parameter, group, path, states)
-                self._of[path] = _Trained(parameter, place, states, numbers)
-        self._updates: dict[str, _Update] = {}
+                self._of[path] = Trained(path, parameter, place, states, numbers)
+        self._calls: dict[str, UpdateCall] = {}
         self._origin: dict[str, str] = {}
-        self._inputs: list[tuple[str, nn.Parameter, str]] = []
+        self._inputs: list[str] = []
+        self._parameters: dict[str, nn.Parameter] = {}
 
     def _look(
         self, parameter: nn.Parameter, group: Mapping[str, Any], path: str, states: Sequence[str]
     ) -> None:
         """Looks at the states that there are."""
+        shape = parameter.shape
         if held := self.optimizer.state.get(parameter):
-            wrong = [key for key in states if _shape(held.get(key)) != parameter.shape]
+            wrong = [key for key in states if getattr(held.get(key), "shape", None) != shape]
             if wrong:
                 message = f"the optimizer's {wrong[0]} of {path} is not a tensor like the parameter"
                 fail("FB0543", message, hint="load the state of this model, or make it anew")
@@ -117,34 +96,32 @@ class OptimizerUpdates:
             message = "the first step of SGD with dampening leaves it out, and later ones do not"
             fail("FB0543", message, hint="take one step of the optimizer first")
 
-    def _begin(self, one: _Trained) -> None:
+    def begin(self) -> None:
         """Makes the states that the optimizer's first step would make, where there are none."""
-        if self.optimizer.state.get(one.parameter):
-            return
-        like = torch.preserve_format
-        made = {key: torch.zeros_like(one.parameter, memory_format=like) for key in one.states}
-        numbers = {key: torch.zeros_like(number) for key, number in one.numbers.items()}
-        self._hold(one.parameter, made | numbers)
+        state = self.optimizer.state
+        for one in (one for call in self._calls.values() for one in call.of):
+            if state.get(one.parameter):
+                continue
+            with plain_mode(one.parameter.device):  # a capture may be open
+                made = {key: torch.zeros_like(one.parameter) for key in one.states}
+                made |= {key: torch.zeros_like(number) for key, number in one.numbers.items()}
+            if made:  # the optimizer's state has no entry of an empty one
+                state[one.parameter].update(made)
 
-    def _hold(self, parameter: nn.Parameter, values: Mapping[str, Any]) -> None:
-        """Puts values into the optimizer's state, which has no entry of an empty one."""
-        if values:
-            self.optimizer.state[parameter].update(values)
-
-    def on(self, program: Program, *, measured: bool) -> Program:
+    def on(
+        self, program: Program, *, measured: bool, few: bool = False, as_in: Program | None = None
+    ) -> Program:
         """The program with the updates of all parameters that get a gradient; with times of this
-        machine where costs are `measured`."""
+        machine where costs are `measured`. With `few`, a short step has fewer than memory asks for;
+        where `as_in` is a program with updates, they are those."""
         graph, binding = program.graph, program.binding
         taken = {*graph.anode, *graph.view}
-        self._updates, self._inputs, self._origin = {}, [], {}
+        self._calls, self._inputs, self._origin, self._parameters = {}, [], {}, {}
         anodes: list[ANode] = []
         cnodes: list[CNode] = []
         params: dict[str, ParamBinding] = {p.name: p for p in binding.params}
         consumed: set[str] = set()
         trained = self._trained(program)
-        for _, one in trained:
-            with plain_mode(one.parameter.device):  # a capture may be open
-                self._begin(one)
         clipped: dict[str, str] = {}
         cut = self._clipping(program, measured=measured)
         if cut is not None:
@@ -153,7 +130,9 @@ class OptimizerUpdates:
                 graph, anodes=(*graph.anodes, *cut.anodes), cnodes=(*graph.cnodes, *cut.cnodes)
             )
             taken |= {*graph.anode}
-        for bucket in _buckets(trained):
+        step_ns = sum(c.time_ns_at(1) for c in graph.cnodes) if few else None
+        buckets = _buckets(trained, step_ns) if as_in is None else _buckets_of(as_in, trained)
+        for bucket in buckets:
             old: list[ANode] = []
             for param, one in bucket:
                 like = graph.anode[param.name]
@@ -161,17 +140,18 @@ class OptimizerUpdates:
                 old += [like, *states]
                 anodes += states
                 self._origin |= {a.name: like.name for a in states}
-                pairs = zip(states, one.states, strict=True)
-                self._inputs += [(a.name, one.parameter, key) for a, key in pairs]
+                self._inputs += [a.name for a in states]
                 params[param.name] = replace(param, grad=None)
+                self._parameters[param.name] = one.parameter
             new = [_state(a, f"{a.name}.new", taken, "updated") for a in old]
             self._origin |= {
                 n.name: self._origin.get(o.name, o.name) for n, o in zip(new, old, strict=True)
             }
             grads = [param.grad for param, _ in bucket if param.grad is not None]
             consumed |= {graph.storage[name] for name in grads}
-            name, update = f"U{len(cnodes) + 1}", _Update(tuple(one for _, one in bucket))
-            self._updates[name] = update
+            name = f"U{len(cnodes) + 1}"
+            update = UpdateCall(self.optimizer, tuple(one for _, one in bucket))
+            self._calls[name] = update
             grads = [clipped.get(grad, grad) for grad in grads]
             cnodes.append(self._cnode(name, update, old, new, grads, measured=measured))
             anodes += new
@@ -200,7 +180,7 @@ class OptimizerUpdates:
         with plain_mode(plain[0][1].device):  # a capture may be open
             return Clipping(graph, plain, self._max_norm, types.pop(), measured=measured)
 
-    def _trained(self, program: Program) -> list[tuple[ParamBinding, _Trained]]:
+    def _trained(self, program: Program) -> list[_Bound]:
         """The parameters that are updated, in the order in which their gradients are made."""
         graph = program.graph
         place = {c.name: index for index, c in enumerate(graph.cnodes)}
@@ -215,7 +195,7 @@ class OptimizerUpdates:
     def _cnode(
         self,
         name: str,
-        update: _Update,
+        update: UpdateCall,
         old: Sequence[ANode],
         new: Sequence[ANode],
         grads: Sequence[str],
@@ -224,7 +204,7 @@ class OptimizerUpdates:
     ) -> CNode:
         kind = f"torch.optim.{type(self.optimizer).__name__}"
         read = (*(Ref(a.name) for a in old), *map(Ref, grads))
-        call = Call(UPDATE_OP, (*read, kind, update.group))
+        call = Call(UPDATE_OP, (*read, kind, update.of[0].group))
         elements = sum(own_rows(one.parameter).numel() for one in update.of)
         made = CNode(name, "opt", tuple(a.name for a in new), call)
         return replace(
@@ -240,7 +220,9 @@ class OptimizerUpdates:
         found = [self._of[name] for name in names if name in self._of]
         states = sum(len(one.states) * one.parameter.nbytes for one in found)
         groups = [tuple(one for one in found if one.group == g) for g, _ in enumerate(self._groups)]
-        return states, max((self._workspace_bytes(_Update(g)) for g in groups if g), default=0)
+        return states, max(
+            (self._workspace_bytes(UpdateCall(self.optimizer, g)) for g in groups if g), default=0
+        )
 
     @property
     def origin(self) -> dict[str, str]:
@@ -250,79 +232,57 @@ class OptimizerUpdates:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The aNodes of the states, in the order of `tensors`."""
-        return tuple(name for name, _, _ in self._inputs)
+        return tuple(self._inputs)
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is updated, by aNode."""
+        return dict(self._parameters)
 
     def tensors(self) -> list[Tensor]:
         """The states as they are now. FB0544 where a step of the plan does not find what it was
-        made for, or finds hooks of a parameter."""
+        made for, or finds hooks."""
         groups = [len(group["params"]) for group in self.optimizer.param_groups]
         if groups != self._groups:
-            fail("FB0544", "the optimizer has other groups of parameters than it had", hint=_AGAIN)
-        state = self.optimizer.state
-        held = [state.get(p, {}).get(key) for _, p, key in self._inputs]
-        for (name, p, _), tensor in zip(self._inputs, held, strict=True):
-            if _shape(tensor) != p.shape:
-                fail("FB0544", f"the optimizer's state %{name} is gone", hint=_AGAIN)
-        updated = [one.parameter for update in self._updates.values() for one in update.of]
-        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in updated):
-            message = "a parameter has hooks, which a planned step would not run"
-            fail("FB0544", message, hint="remove the hooks, or leave out optimizer=")
-        if any(parameter.grad is not None for parameter in updated):
-            message = "a parameter has a gradient already, which a planned step does not add to"
-            fail("FB0544", message, hint="optimizer.zero_grad() before the step")
-        return held
+            fail("FB0544", "the optimizer has other groups of parameters than it had", hint=AGAIN)
+        _refuse_hooks(self.optimizer, "FB0544")
+        return [state for call in self._calls.values() for state in call.look()]
 
     def run(self, name: str, tensors: Sequence[Tensor]) -> None:
         """Does the update `name`: of each parameter itself and its states, then all gradients;
         parameters and states are changed in place."""
-        update, given = self._updates[name], iter(tensors)
-        parameters: list[Tensor] = []
-        states: list[dict[str, Any]] = []
-        for one in update.of:
-            parameters.append(next(given).detach())
-            own = self.optimizer.state.get(one.parameter, {})
-            states.append({**own, **{key: next(given) for key in one.states}})
-        for parameter, gradient in zip(parameters, given, strict=True):
-            parameter.grad = gradient
-        group = self.optimizer.param_groups[update.group]
-        after = _step(self.optimizer, group, parameters, states)
-        for one, state in zip(update.of, after, strict=True):
-            kept = {key: value for key, value in state.items() if key not in one.states}
-            self._hold(one.parameter, kept)
+        self._calls[name].run(tensors)
 
-    def _workspace_bytes(self, update: _Update) -> int:
+    def _workspace_bytes(self, update: UpdateCall) -> int:
         """Bytes that an update allocates on the device, measured on tensors as large; on smaller
         ones, with as many bytes an element, where these are many."""
-        group, like = self.optimizer.param_groups[update.group], update.of[0].parameter
+        like = update.of[0].parameter
         device = like.device if like.device.type != "meta" else torch.device("cpu")
         counts = [one.parameter.numel() for one in update.of]
         scale = max(1, sum(counts) // _MEASURED)
         with plain_mode(device):
             made = [torch.zeros(-(-n // scale), dtype=like.dtype, device=device) for n in counts]
-            states: list[dict[str, Any]] = [{} for _ in made]
+            state: State = {}
             for _ in range(2):  # the first one makes states
                 held = [torch.zeros_like(parameter) for parameter in made]
-                for parameter, gradient in zip(made, held, strict=True):
-                    parameter.grad = gradient
-                run = partial(_step, self.optimizer, group, made, states)
-                states, use = measure_peak(run, device)
+                run = partial(step, self.optimizer, update.group, made, state, held)
+                state, use = measure_peak(run, device)
         return scale * use.peak_bytes_over_entry
 
-    def _measured_ns(self, update: _Update) -> int:
+    def _measured_ns(self, update: UpdateCall) -> int:
         """The least of three updates of tensors like these."""
-        group, times = self.optimizer.param_groups[update.group], []
-        device = update.of[0].parameter.device
+        device, times = update.of[0].parameter.device, []
         with plain_mode(device):
             made = [_zeros(one.parameter) for one in update.of]
-            states = [
-                {k: _zeros(v) if isinstance(v, Tensor) else v for k, v in own.items()}
-                for own in (self.optimizer.state.get(one.parameter, {}) for one in update.of)
-            ]
+            held = (self.optimizer.state.get(one.parameter, {}) for one in update.of)
+            state: State = {
+                p: {k: _zeros(v) if isinstance(v, Tensor) else v for k, v in own.items()}
+                for p, own in zip(made, held, strict=True)
+            }
             for _ in range(3):
-                for parameter in made:
-                    parameter.grad = torch.zeros_like(parameter)
+                gradients = [torch.zeros_like(parameter) for parameter in made]
                 start = time.perf_counter_ns()
-                _step(self.optimizer, group, made, states)
+                step(self.optimizer, update.group, made, state, gradients)
                 if device.type != "cpu":
                     torch.accelerator.synchronize()
                 times.append(time.perf_counter_ns() - start)
@@ -354,11 +314,12 @@ def _zeros(like: Tensor) -> Tensor:
     return torch.empty_strided(like.shape, like.stride(), **form).zero_()
 
 
-_AGAIN = "compile again with the optimizer as it is now"
-
-
-def _shape(value: object) -> torch.Size | None:
-    return value.shape if isinstance(value, Tensor) else None
+def _refuse_hooks(optimizer: Optimizer, code: str) -> None:
+    """`code` for hooks around the optimizer's step, or that of all optimizers."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if own or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        message = "the optimizer has hooks around its step, which a planned step would not run"
+        fail(code, message, hint="remove the hooks, or leave out optimizer=")
 
 
 def _state(like: ANode, name: str, taken: set[str], kind: Any = "opt_state") -> ANode:
@@ -368,13 +329,13 @@ def _state(like: ANode, name: str, taken: set[str], kind: Any = "opt_state") -> 
     return replace(like, name=name, kind=kind, span=None)
 
 
-def _buckets(
-    trained: Sequence[tuple[ParamBinding, _Trained]],
-) -> Iterator[list[tuple[ParamBinding, _Trained]]]:
+def _buckets(trained: Sequence[_Bound], step_ns: int | None) -> Iterator[list[_Bound]]:
     """Parameters that are updated together: of one group and type, one after the other, until they
-    are a sixteenth of all or 32 MiB. (A call of an optimizer takes 0.1 ms whatever it updates.)"""
-    most = min(_BUCKET_BYTES, sum(one.parameter.nbytes for _, one in trained) // _BUCKETS)
-    open_: dict[tuple[int, torch.dtype], list[tuple[ParamBinding, _Trained]]] = {}
+    are a sixteenth of all or 32 MiB. A call of an optimizer takes up to 0.03 ms whatever it
+    updates: a step of so many ns has none for each millisecond that it does not last."""
+    count = _BUCKETS if step_ns is None else max(1, min(_BUCKETS, step_ns // _CALL_NS))
+    most = min(_BUCKET_BYTES, -(-sum(one.parameter.nbytes for _, one in trained) // count))
+    open_: dict[tuple[int, torch.dtype], list[_Bound]] = {}
     for param, one in trained:
         bucket = open_.setdefault((one.group, one.parameter.dtype), [])
         bucket.append((param, one))
@@ -383,42 +344,13 @@ def _buckets(
     yield from open_.values()
 
 
-def _states_of(
-    optimizer: Optimizer, group: Mapping[str, Any]
-) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """The names of the states that lie like the parameter, and the other numbers, by a step of a
-    small parameter."""
-    like = group["params"][0] if group["params"] else torch.zeros(())
-    parameter = torch.zeros(2, 3, dtype=like.dtype, device=like.device)
-    parameter.grad = torch.zeros_like(parameter)
-    (made,) = _step(optimizer, group, [parameter], [{}])
-    tensors = {key: value for key, value in made.items() if isinstance(value, Tensor)}
-    own = tuple(key for key, value in tensors.items() if value.shape == parameter.shape)
-    return own, {key: value for key, value in tensors.items() if key not in own}
-
-
-def _step(
-    optimizer: Optimizer,
-    group: Mapping[str, Any],
-    parameters: Sequence[Tensor],
-    states: Sequence[dict[str, Any]],
-) -> list[dict[str, Any]]:
-    """One step of an object of the optimizer's class that has these parameters alone; their states
-    afterwards. Their gradients are gone then."""
-    kind = type(optimizer)
-    alone = object.__new__(kind)
-    vars(alone).update({k: v for k, v in vars(optimizer).items() if k not in _OF_OBJECT})
-    alone._optimizer_step_pre_hooks = OrderedDict()
-    alone._optimizer_step_post_hooks = OrderedDict()
-    alone.param_groups = [{**group, "params": [*parameters]}]
-    alone.state = defaultdict(dict)
-    for parameter, state in zip(parameters, states, strict=True):
-        if kind is Adagrad and not state:  # it makes its states when it is made
-            state["sum"] = torch.full_like(parameter, group["initial_accumulator_value"])
-            state["step"] = torch.zeros(())
-        if state:
-            alone.state[parameter] = state
-    kind.step(alone)
-    for parameter in parameters:
-        parameter.grad = None
-    return [dict(alone.state[parameter]) for parameter in parameters]
+def _buckets_of(program: Program, trained: Sequence[_Bound]) -> Iterator[list[_Bound]]:
+    """Parameters that are updated together in a program, as far as they are of one group and
+    type."""
+    updates = (c for c in program.graph.cnodes if c.is_update)
+    place = {old: at for at, c in enumerate(updates) for old, _ in c.takes_over}
+    buckets: dict[tuple[int, int, torch.dtype], list[_Bound]] = {}
+    for param, one in trained:
+        key = place.get(param.name, -1), one.group, one.parameter.dtype
+        buckets.setdefault(key, []).append((param, one))
+    yield from (buckets[key] for key in sorted(buckets, key=lambda key: key[0]))

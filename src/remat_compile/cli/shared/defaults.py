@@ -57,7 +57,7 @@ SETTINGS: Mapping[str, Setting] = {
     for name, option in OPTIONS.items()
     if option.commands
 } | {
-    "threads": Setting(int, ("plan",)),
+    "threads": Setting(int, ("plan", "run")),
     **dict.fromkeys(("budgets", "activation-budgets", "planners"), Setting(str, ("sweep",), True)),
     "solver": Setting(Solver, ("verify",), own=True),
     "backend": Setting(Backend, ("run",), own=True),

@@ -104,7 +104,7 @@ def with_updates(program: Program, schedule: Schedule) -> Schedule:
 
 def update_places(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
     """The index of the step behind which each update can run: the last one that reads what it
-    ends, or makes its gradient."""
+    ends, or makes its gradient, and what is freed behind that."""
     last: dict[str, int] = {}
     runs: dict[str, int] = {}
     for index, step in enumerate(steps):
@@ -113,5 +113,9 @@ def update_places(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:
             n = runs[c.name] = runs.get(c.name, 0) + 1
             for name in (*graph.reads(c, n), *c.results_at(n)):
                 last[name] = index
+    behind = [*range(len(steps))]
+    for index in reversed(range(len(steps) - 1)):
+        if isinstance(steps[index + 1], Free):
+            behind[index] = behind[index + 1]
     updates = (c for c in graph.cnodes if c.is_update)
-    return {c.name: max(last.get(name, 0) for name in graph.reads(c)) for c in updates}
+    return {c.name: behind[max(last.get(name, 0) for name in graph.reads(c))] for c in updates}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...capture.lowered import Exported
+    from ...capture.torch.optimizer import OptimizerUpdates
     from ...ir.graph import CNode, View
     from ...ir.program import Program
     from ...ir.span import Span
@@ -46,12 +47,12 @@ class GraphSeen(Enum):
 @dataclass(frozen=True, slots=True)
 class GraphCheck:
     """The comparison with `model`. `how` tells the types, equality and replay forms of an
-    execution. The `has_updates` of a plan are not compared."""
+    execution. `updates` says whether those of an optimizer, where there are some, are the same."""
 
     seen: GraphSeen = GraphSeen.UNSEEN
     model: str | None = None
     how: str = ""
-    has_updates: bool = False
+    updates: str = ""
 
     @property
     def assumption(self) -> str:
@@ -63,24 +64,31 @@ class GraphCheck:
                 found = self.seen.value
             case GraphSeen.EXECUTED:
                 found = f"executed at two inputs, {self.how}"
-        updates = "; updates of the optimizer not compared" if self.has_updates else ""
+        updates = f"; updates of the optimizer {self.updates}" if self.updates else ""
         return f"graph compared with model {self.model}: {found}{updates}"
 
 
-def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
+def check_graph(
+    program: Program, exported: Exported, model: str, optimizer: OptimizerUpdates | None = None
+) -> GraphCheck:
     """Holds the graph of `program` against the model, captured again.
 
     FB0720 where they differ in meaning, with the first difference on the plan's text; FB0721
     where what they take or give is not the same, so that they cannot be compared; FB0512
-    where the capture itself does not compute what eager computes. Updates of an optimizer are left
-    out.
+    where the capture itself does not compute what eager computes. Updates are compared by their
+    text, where the `optimizer` is there and so was the rest.
     """
     from ...capture.torch import ensure_trusted, lower
 
-    updated = has_updates(program)
-    program = without_updates(program) if updated else program
+    updates = "not compared" if has_updates(program) else ""
     with lower(exported) as lowered:
         captured, values = lowered.program, lowered.values()
+        whole, trained = program, None
+        if updates:
+            program = without_updates(whole)
+            if optimizer is not None:  # it may clip gradients, which is part of the rest
+                trained = optimizer.on(captured, measured=False, as_in=whole)
+                captured = without_updates(trained)
         check_layouts(program, captured)
         fused = any(c.is_fused for c in program.graph.cnodes)
         if not _same_text(program, captured) and program.header.costs == "measured":
@@ -91,8 +99,10 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
     ensure_trusted(lowered)
     warn_of_layouts(program, lowered.program)
     if same:
+        if trained is not None:
+            updates = _same_updates(whole, trained, model)
         plain = GraphSeen.PACKED if has_packs(program.graph) else GraphSeen.SAME_TEXT
-        return GraphCheck(GraphSeen.SAME_VALUES if fused else plain, model, has_updates=updated)
+        return GraphCheck(GraphSeen.SAME_VALUES if fused else plain, model, updates=updates)
     from .run_graph import Incomparable, compare_runs
 
     try:
@@ -109,7 +119,17 @@ def check_graph(program: Program, exported: Exported, model: str) -> GraphCheck:
         message = f"the graph is not that of {model}"
         span = _place(program, captured)
         raise FBError(Diagnostic("FB0720", message, span, notes, "plan the model again"))
-    return GraphCheck(GraphSeen.EXECUTED, model, compared.how, updated)
+    return GraphCheck(GraphSeen.EXECUTED, model, compared.how, updates)
+
+
+def _same_updates(planned: Program, captured: Program, model: str) -> str:
+    """FB0720 where the updates of a plan are not those of the model's optimizer."""
+    if differences := graph_differences(planned, captured):
+        notes = tuple(map(Note, differences))
+        message = f"the updates are not those of the optimizer of {model}"
+        hint = "plan the model again with this optimizer"
+        raise FBError(Diagnostic("FB0720", message, _place(planned, captured), notes, hint))
+    return "the same"
 
 
 def graph_differences(planned: Program, captured: Program, limit: int = 5) -> list[str]:

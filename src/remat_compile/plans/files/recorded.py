@@ -81,12 +81,15 @@ def model_of_plan(
     return spec
 
 
-def load_as_planned(program: Program, spec: str, options: ModelOptions = NO_OPTIONS) -> Source:
-    """The model on as many threads as it was captured with: kernels, and so their sizes,
-    workspace and bits, depend on it. Sizes that an ONNX file leaves open are the plan's."""
+def load_as_planned(
+    program: Program, spec: str, options: ModelOptions = NO_OPTIONS, threads: int | None = None
+) -> Source:
+    """The model on as many threads as it was captured with, but for other `threads`: kernels, and
+    so their sizes, workspace and bits, depend on it. Sizes that an ONNX file leaves open are the
+    plan's."""
     import torch
 
-    torch.set_num_threads(program.header.threads)
+    torch.set_num_threads(threads or program.header.threads)
     return load_source(spec, with_sizes(program, options))
 
 

@@ -52,7 +52,7 @@ def on_all_ranks(exported: Exported, make: Callable[[], Plan]) -> Plan:
     text = format_program(mine.trusted().program)
     with plain_mode(first.device):
         shared = from_first(group, text)
-    return together(lambda: mine if shared == text else _taken(mine, shared))
+    return together(lambda: mine if shared == text else _taken(mine, shared or text))
 
 
 def _taken(mine: Plan, text: str) -> Plan:

@@ -304,16 +304,15 @@ def build_step(
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
     same_on_all(group, program, m)
     step = StepLayers(program, updates)
-    text = None if rank or replica else _planned(step, request, phases)
+    text = "" if rank or replica else _planned(step, request, phases)
     if replicas is not None:
         same_on_all(replicas, program, m)
         text = from_first(replicas, text)
     text = from_first(group, text)
-    assert text is not None
     _raise_refusal(text)
     pipeline = parse_pipeline(text, "rank 0's rows")
     check_rows(pipeline, step, size)
-    check_update(pipeline, step, rank)
+    check_update(pipeline, step)
     stages = {
         number: step.stage_program(s) for number, s in enumerate(pipeline.stages) if s.rank == rank
     }
@@ -348,15 +347,16 @@ def build_step(
     )
 
 
-def check_update(pipeline: Pipeline, step: StepLayers, rank: int) -> None:
+def check_update(pipeline: Pipeline, step: StepLayers) -> None:
     """FB0742 where the optimizer's step on the parameters of a rank takes more than is proven."""
-    stages = [s for s in pipeline.stages if s.rank == rank]
-    _, more = step.update_bytes(*((s.first, s.last) for s in stages))
     assert pipeline.claims is not None
-    total = sum(s.held_bytes for s in stages) + more
-    if total > pipeline.claims.peak_bytes_R[rank]:
-        message = f"the optimizer's step on rank {rank} takes {total} bytes, more than its rows"
-        fail("FB0742", message, hint="make the optimizer with foreach=False")
+    for rank, peak in enumerate(pipeline.claims.peak_bytes_R):
+        stages = [s for s in pipeline.stages if s.rank == rank]
+        _, more = step.update_bytes(*((s.first, s.last) for s in stages))
+        total = sum(s.held_bytes for s in stages) + more
+        if total > peak:
+            message = f"the optimizer's step on rank {rank} takes {total} bytes, its rows {peak}"
+            fail("FB0742", message, hint="make the optimizer with foreach=False")
 
 
 def _planned(step: StepLayers, request: PipelineRequest, phases: Phases) -> str:

@@ -20,8 +20,9 @@ from helpers.distributed.pipelines import made
 from helpers.planners.graphs import chain
 from remat_compile import FBError, pipeline
 from remat_compile.planners.pipeline.contract import parse_pipeline_planner
+from remat_compile.planners.pipeline.from_program import StepLayers
 from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
-from remat_compile.plans.pipeline.step import check_stages
+from remat_compile.plans.pipeline.step import check_stages, check_update
 
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "tests/helpers/distributed/pipelines.py"
@@ -79,7 +80,7 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
             assert answer["ranks"] == size // (2 if case.endswith("replicas") else 1)
             assert answer.get("clean", True)
             measured = answer["measured"] + answer["entry"]
-            assert measured <= max(answer["proven"], 64), answer
+            assert measured <= max(answer["proven"], 512), answer  # messages of an idle rank
             # Gradients are counted throughout; of few micro-batches the peak may come before them.
             early = answer["gradient_bytes"] if answer["microbatches"] < 4 else 0
             assert answer["proven"] <= 1.02 * (measured + early) + 64, answer
@@ -197,8 +198,32 @@ def test_without_a_process_group() -> None:
         pipeline(model, batch, microbatches=4, device="v100-16gb")
     assert refused.value.diagnostics[0].code == "FB1032"
     with pytest.raises(FBError) as refused:
-        pipeline(model, batch, microbatches=0, budget="half", planner="rotor")
-    assert [d.code for d in refused.value.diagnostics] == ["FB1021", "FB1023", "FB0450"]
+        pipeline(model, batch, microbatches=0, budget="half", planner="rotor", max_grad_norm=1.0)
+    codes = ["FB0546", "FB1021", "FB1023", "FB0450"]
+    assert [d.code for d in refused.value.diagnostics] == codes
+
+
+def test_an_update_beyond_what_is_proven_is_refused() -> None:
+    """FB0742: stages of one rank may each have room for their part, and not for all in one."""
+    program = chain(8)
+    right = make_pipeline(program, PipelineRequest(parse_pipeline_planner("one-f-one-b"), 2, 3))
+    check_update(right.pipeline, StepLayers(program, lambda names: (0, len(names))))
+    with pytest.raises(FBError) as refused:
+        check_update(right.pipeline, StepLayers(program, lambda _: (0, 1 << 40)))
+    assert refused.value.diagnostics[0].code == "FB0742"
+
+
+@pytest.mark.parametrize("remade", [((0, 9),), ((2, 2),), ((1, 3), (2, 4))])
+def test_segments_outside_of_their_stage_or_over_each_other_are_refused(
+    remade: tuple[tuple[int, int], ...],
+) -> None:
+    program = chain(8)
+    right = make_pipeline(program, PipelineRequest(parse_pipeline_planner("one-f-one-b"), 1, 3))
+    (stage,) = right.pipeline.stages
+    bad = replace(right.pipeline, stages=(replace(stage, last=8, remade=remade),))
+    with pytest.raises(FBError) as refused:
+        check_stages(bad, right.step)
+    assert "makes again" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ class Flight:
 
     Knows whether a forward still waits for its backward: the bound covers one call at a
     time. `mark`, when set, is entered around each of the two functions (to measure them). A node
-    that calls `begin` itself (`is_begun_by_node`) is given no hook for it.
+    that calls `begin` itself (`is_begun_by_node`) is given no hook for it. `is_step` says that a
+    whole training step runs, whose backward may update parameters.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Flight:
         self.layouts = layouts
         self.memory = memory
         self.mark: Mark | None = None
-        self.is_begun_by_node = False
+        self.is_begun_by_node = self.is_step = False
         self._ways = _Ways()
 
     def join(self, first: Flight) -> None:

@@ -103,6 +103,8 @@ class InductorPrice:
             return True
         if c.is_loss or c.token is not None or c.replay is not None:
             return False
+        if not self.values.keys() >= {*c.call.refs(), *c.results}:  # of an optimizer
+            return False
         call = Call(FUSED_OP, tuple(map(Ref, c.call.refs())))
         inner = InnerCall(c.writes, c.call)
         alone = CNode("alone", "fwd", c.results, Call(call.op, call.args, (), (inner,)))

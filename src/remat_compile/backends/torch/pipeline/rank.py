@@ -102,7 +102,7 @@ class RankRun:
                 for step in self.pipeline.rows[self.rank]:
                     self._step(step)
                 step = None
-                self.transport.average(list(self.gradients.values()))
+                self.transport.average([self.gradients[name] for name in sorted(self.gradients)])
                 if self.max_grad_norm is not None:
                     self._clip(self.max_grad_norm)
             if not self.transport.all_ranks(True):

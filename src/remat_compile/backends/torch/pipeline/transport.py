@@ -121,8 +121,8 @@ def gathered(group: Any, mine: str) -> list[str]:
     return texts
 
 
-def from_first(group: Any, mine: str | None) -> str | None:
-    """What rank 0 gave."""
+def from_first(group: Any, mine: str) -> str:
+    """The text of rank 0."""
     texts = [mine]
     dist.broadcast_object_list(texts, group=group, group_src=0)
     return texts[0]

@@ -155,8 +155,7 @@ class HostCopies:
     def update(self, name: str, *tensors: Tensor) -> tuple[Tensor, ...]:
         """An update of an optimizer on the device: the tensors that it changed, in order."""
         assert self._updates is not None
-        self._updates.run(name, tensors)
-        return tensors[: len(self._updates.of(name).results)]
+        return self._updates.run(name, tensors)
 
     def update_on_host(self, name: str) -> None:
         """Begins an update of what is at home on the host, in a thread of its own."""

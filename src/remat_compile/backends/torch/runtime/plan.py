@@ -53,8 +53,11 @@ class PlanCopies:
         self._frozen = [(at, name) for at, name in enumerate(inputs) if name in frozen]
         self._there: dict[str | None, tuple[Tensor, int, Tensor]] = {}
         self._homes = {name: at for at, name in enumerate(inputs) if name in homes}
+        self._inputs = inputs
         self._gradients = homes - self._homes.keys()
         self._updates = None if optimizer is None else Updates(program.graph, optimizer)
+        trained = {} if optimizer is None else optimizer.parameters
+        self._trained = [(at, trained[n]) for at, n in enumerate(inputs) if n and n in trained]
         self.engine = (
             engine_for(device) if away is None or not is_sharded(away) else ShardEngine(away)
         )
@@ -72,6 +75,15 @@ class PlanCopies:
     def __deepcopy__(self, memo: object) -> PlanCopies:
         # A copy of the module runs the same functions, which know these copies.
         return self
+
+    def look(self, given: Sequence[object]) -> None:
+        """FB0544 where a parameter among the forward's arguments is not the optimizer's."""
+        for at, parameter in self._trained:
+            if given[at] is not parameter:
+                name = self._inputs[at]
+                path = next(p.names[0] for p in self._program.binding.params if p.name == name)
+                message = f"{path} is another tensor than the optimizer updates"
+                fail("FB0544", message, hint="compile again with an optimizer of these parameters")
 
     def states(self) -> list[Tensor]:
         """The states of the optimizer, which the forward is given behind all else."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -18,6 +18,11 @@ class Optimizer(Protocol):
     @property
     def inputs(self) -> tuple[str, ...]:
         """aNodes of the states, in the order of `tensors`."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """What is updated, by aNode."""
         ...
 
     def tensors(self) -> list[Tensor]:
@@ -37,15 +42,17 @@ class Updates:
         pairs = (pair for c in graph.cnodes if c.is_update for pair in c.takes_over)
         self.ended = {named: ended for ended, named in pairs}
         """The storage of the caller that each updated one lies in."""
+        self._changed = {c.name: len(c.results) for c in graph.cnodes if c.is_update}
         self._thread = ThreadPoolExecutor(1, "remat-compile update")
 
     def of(self, name: str) -> CNode:
         """The cNode of an update."""
         return self.graph.cnode[name]
 
-    def run(self, name: str, tensors: Sequence[Tensor]) -> None:
-        """Does an update now."""
+    def run(self, name: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Does an update now: the tensors that it changed, in order."""
         self.optimizer.run(name, tensors)
+        return tensors[: self._changed[name]]
 
     def begin(
         self, name: str, tensors: Callable[[], Sequence[Tensor]], before: Callable[[], object]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from importlib import import_module
 from typing import Annotated, Literal
 
 import typer
 
-from . import ASKED, COMMANDS
-from .shared.options import with_all_options
+from .. import ASKED, COMMANDS, function_of
+from .options import with_all_options
 
 PROGRAM = "remat-compile"
 
@@ -26,7 +25,7 @@ def command(
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    from .shared.terminal import echo
+    from .terminal import echo
 
     script = get_completion_script(prog_name=PROGRAM, complete_var=ASKED, shell=shell)
     echo(*script.split("\n"))
@@ -44,12 +43,12 @@ def complete() -> int:
     else:
         wanted = []
     for name in wanted:
-        own = import_module(f".{name.replace('-', '_')}", __package__).command
+        own = function_of(name)
         app.command(name, help=COMMANDS[name])(with_all_options(own, lambda context, verbose: None))
     if wanted:
         app.callback()(lambda: None)
     else:
-        own = import_module(".plan", __package__).command
+        own = function_of("plan")
         app.command()(with_all_options(own, lambda context, verbose: None))
     app(prog_name=PROGRAM, complete_var=ASKED)
     return 0

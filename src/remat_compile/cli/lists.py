@@ -1,10 +1,11 @@
-"""`remat-compile planners`: what can plan, and with which options."""
+"""`remat-compile planners` and `devices`: what can plan, and what a plan can be made for."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from ..plans.messages.table import columns
 from .shared.terminal import FormatOption, echo, print_object
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 WIDTH = 96
 
 
-def command(format: FormatOption = "text") -> None:
+def planners(format: FormatOption = "text") -> None:
     """List the planners: what graphs they take, their source, their options and defaults."""
     from ..ir.diagnostics import FBError
     from ..planners.registry import available
@@ -78,3 +79,20 @@ def _first_sentence(info: PlannerInfo) -> str:
     paragraph = (info.load().__doc__ or "").strip().partition("\n\n")[0]
     # A full stop before a capital: "Chen et al. 2016" goes on.
     return re.split(r"\.\s+(?=[A-Z`])", " ".join(paragraph.split()))[0].rstrip(".")
+
+
+def devices(format: FormatOption = "text") -> None:
+    """List the devices that a plan can be made for (--costs roofline --device NAME)."""
+    from ..costs import device_names, load_device
+    from ..ir.units import format_bytes
+
+    if format == "json":
+        print_object("devices", devices=[load_device(name) for name in device_names()])
+        return
+    rows = [("device", "memory", "float32", "bandwidth")]
+    for name in device_names():
+        device = load_device(name)
+        flops = f"{device.peak_flops_per_s('f32') / 1e12:.3g} TFLOP/s"
+        bandwidth = f"{device.memory_bytes_per_s / 1e9:.4g} GB/s"
+        rows.append((name, format_bytes(device.memory_bytes), flops, bandwidth))
+    echo(*columns(rows))

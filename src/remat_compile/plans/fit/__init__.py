@@ -1,0 +1,1 @@
+"""Plans that fit a device, and the largest sizes that do."""
