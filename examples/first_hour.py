@@ -8,7 +8,6 @@ that fails. The `Trainer` with LoRA runs where transformers, accelerate and peft
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -76,6 +75,7 @@ WALK = (
     "remat-compile net.py:train -o step.fbir --budget 80% --planner zero-offload --link 10GB/s -q",
     "remat-compile run step.fbir --steps 3 --trust-source -q",
     "remat-compile net.py:make -o step.py --emit torch --activation-budget 60% --planner dtr -q",
+    "remat-compile run plan.fbir --trust-source --values step.pt -q",
     "python step.py",
 )
 
@@ -91,9 +91,7 @@ def main() -> int:
             print(f"$ {command}", flush=True)
             program, *arguments = shlex.split(command)
             start = ["-m", "remat_compile"] if program == "remat-compile" else []
-            done = subprocess.run(
-                [sys.executable, *start, *arguments], cwd=folder, env={**os.environ}
-            )
+            done = subprocess.run([sys.executable, *start, *arguments], cwd=folder)
             if done.returncode:
                 return 1
     return 0

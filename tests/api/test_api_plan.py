@@ -137,7 +137,7 @@ def test_refusals_come_together_and_before_any_work() -> None:
     [
         ({"costs": "guess"}, "FB0707"),
         ({"costs": "roofline"}, "FB0707"),
-        ({"device": "h200"}, "FB0707"),
+        ({"device": "h2000"}, "FB0906"),
         ({"grads": "old"}, "FB0707"),
         ({"activation_budget": 10}, "FB0466"),
     ],

@@ -113,6 +113,14 @@ def test_tools_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_hour() -> None:
+    done = python("examples/first_hour.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("bit-equal to ordinary") >= 3
+    assert "0 wrong" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--bf16",)], ids=str)
 def test_train_transformers(arguments: tuple[str, ...]) -> None:
     pytest.importorskip("transformers", reason="needs transformers")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .. import ASKED, COMMANDS, function_of
+from .commands import ASKED, COMMANDS, function_of
 from .options import with_all_options
 
 PROGRAM = "remat-compile"

@@ -158,7 +158,7 @@ def _enough(step: StepLayers, request: PipelineRequest) -> int:
         few, many = many, 2 * many
         if many > _MOST_MICROBATCHES:
             message = f"{idle:.0%} of a step of {few} micro-batches is idle"
-            fail("FB0736", message, hint="give a number with --microbatches, or a larger budget")
+            fail("FB0736", message, hint="give a number of micro-batches, or a larger budget")
         idle = bubble(many)
     return few + 1 + first_true(many - few, lambda k: bubble(few + 1 + k) <= _BUBBLE)
 
