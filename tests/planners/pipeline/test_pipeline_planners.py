@@ -101,7 +101,7 @@ def test_optimal_is_said_where_the_bound_is_met() -> None:
     assert general.is_optimal
 
 
-@pytest.mark.parametrize("name", (set(PIPELINE_PLANNERS) - {"interleaved"}) | {CHUNK})
+@pytest.mark.parametrize("name", sorted((set(PIPELINE_PLANNERS) - {"interleaved"}) | {CHUNK}))
 def test_a_refusal_names_the_memory_that_does(name: str) -> None:
     layers = layers_of(
         [3, 1, 2, 4], activations=[5, 4, 6, 3, 1], weights=[2] * 4, ranks=3, memory=11
