@@ -62,7 +62,7 @@ def _targets(model: nn.Module) -> dict[str, Tensor]:
 def _taken(
     targets: dict[str, Tensor], held: dict[str, Tensor]
 ) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
-    """What each tensor of the model becomes, by identity: tied ones once."""
+    """The new value of each tensor of the model, by identity: tied ones once."""
     for name, target in reversed(targets.items()):
         if name in held:
             yield id(target), (target, held[name])

@@ -84,7 +84,7 @@ def command(
 
 
 def table_lines(fit: Fit) -> Iterator[str]:
-    """What fills the device, and the optimizer that is assumed."""
+    """The bytes that fill the device, and the optimizer that is assumed."""
     yield from columns(fit.table(), "<>><")
     if fit.optimizer is not None:
         yield f"{fit.optimizer.name}: {fit.optimizer.meaning}"

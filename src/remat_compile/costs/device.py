@@ -87,7 +87,7 @@ def load_device(name_or_path: str) -> Device:
 
 
 def library_bytes(name: str) -> int | None:
-    """What driver and libraries hold on a device of ours; None where that is not known."""
+    """Bytes that driver and libraries hold on a device of ours; None where that is not known."""
     return load_device(name).library_bytes if name in device_names() else None
 
 

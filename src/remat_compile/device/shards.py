@@ -27,7 +27,7 @@ class Shards:
 
     @classmethod
     def of(cls, tensor: Tensor, group: Any = None) -> Shards:
-        """Of a sharded tensor; copies go over its own `group` unless another is given."""
+        """The ranks of a sharded tensor; copies go over its own `group` unless another is given."""
         mesh: Any = tensor.device_mesh  # type: ignore[attr-defined]
         return cls(group or mesh.get_group(), mesh.get_local_rank(), mesh.size())
 
@@ -68,8 +68,8 @@ def _unowned(tensor: Tensor) -> Tensor:
 
 
 def own_rows(tensor: Tensor, of: Tensor | None = None) -> Tensor:
-    """What this process has of a tensor, all of one that is not sharded; or the same rows `of`
-    another tensor of its shape."""
+    """The rows that this process has of a tensor, all of one that is not sharded; or the same rows
+    `of` another tensor of its shape."""
     if not is_sharded(tensor):
         return tensor if of is None else of
     if of is None:

@@ -114,7 +114,7 @@ class Fit:
     def _fullest(
         self, subject: Subject, trace: Trace, optimizer: AssumedOptimizer | None
     ) -> Fullest:
-        """Of the step, or of the update behind it."""
+        """The moment is of the step, or of the update behind it."""
         program, states, update = subject.program, 0, 0
         if optimizer is not None:
             states, update = assumed_bytes(program, optimizer)
@@ -153,7 +153,7 @@ class Fit:
 
     @property
     def _is_asked(self) -> bool:
-        """Whether the plan is to lower anything: it has a budget, or runs or copies more."""
+        """True where the plan is to lower anything: it has a budget, or runs or copies more."""
         trace = self.subject.trace
         more = sum(trace.executions.values()) > len(trace.executions)
         return self.subject.planned and bool(self.subject.budgets or more or trace.copies)

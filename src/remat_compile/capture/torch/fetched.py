@@ -60,7 +60,7 @@ class _Fetching(TorchFunctionMode):
         return made
 
     def pack(self, tensor: Tensor) -> Any:
-        """Of a view of a parameter, how to make it again."""
+        """The way to make a view of a parameter again."""
         made, parameter = self._there.get(tensor.untyped_storage()._cdata, (lambda: None, None))
         if parameter is None or made() is None:
             return tensor

@@ -237,7 +237,7 @@ class OptimizerUpdates:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is updated, by aNode."""
+        """The parameters that are updated, by aNode."""
         return dict(self._parameters)
 
     def tensors(self) -> list[Tensor]:

@@ -112,7 +112,7 @@ class SizeOptions:
 
 
 def found_lines(found: SizeFound | None) -> Iterator[str]:
-    """What the search found, in a line."""
+    """The answer of the search, in a line."""
     if found is None:
         return
     made = f"{found.planned} sizes planned by {found.planner}"

@@ -35,7 +35,7 @@ Place = tuple[str, int]
 """An operator, and the position of one of its arguments."""
 
 Contract = Literal["identity", "reader-exact", "lossy"]
-"""Whether a codec gives back every bit, what reads alike where it is read, or what is near."""
+"""The promise of a codec: every bit, what reads alike where it is read, or what is near."""
 
 SizeRule = Callable[[tuple[Expr, ...], int], Expr | None]
 """The bytes of a packed value by the shape of its source and the bytes of an element; None for a

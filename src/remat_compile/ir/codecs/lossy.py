@@ -18,7 +18,7 @@ from .contract import EXPONENTIATED, FLOATS, Codec, Place, SizeRule, ceil_div
 
 GROUP = 64
 CHANNELS_PER_OUTLIER = 64
-"""Of so many channels, of the last axis, one is kept whole by `int4_outliers`; of fewer, one."""
+"""`int4_outliers` keeps one of so many channels of the last axis whole; of fewer, one."""
 KERNELS = "remat_compile.operators.codecs.lossy"
 WORKSPACE = 20
 """Bytes that a kernel takes for an element of a chunk, at most."""

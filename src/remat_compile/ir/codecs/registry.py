@@ -19,7 +19,7 @@ _OWN = "remat-compile"
 
 @cache
 def own() -> dict[str, Codec]:
-    """Those of this package; empty if it is not installed."""
+    """The codecs of this package; empty if it is not installed."""
     try:
         points = distribution(_OWN).entry_points.select(group=GROUP)
     except PackageNotFoundError:
@@ -29,7 +29,7 @@ def own() -> dict[str, Codec]:
 
 @cache
 def plugins() -> dict[str, Codec | FBError]:
-    """Those of other packages, or why one cannot be taken (FB0558). Where two register a name,
+    """The codecs of other packages, or why one cannot be taken (FB0558). Where two register a name,
     this package's own is taken."""
     found: dict[str, Codec | FBError] = {}
     for point in entry_points(group=GROUP):
@@ -76,8 +76,8 @@ def _faults(codec: object, name: str) -> Iterator[str]:
 
 
 class _Known(Mapping[str, T], Generic[T]):
-    """What codecs offer, by a key of each. Plug-ins are looked for where a key is not an own one's;
-    FB0558 for that of one which cannot be taken."""
+    """The offers of codecs, by a key of each. Plug-ins are looked for where a key is not an own
+    one's; FB0558 for that of one which cannot be taken."""
 
     def __init__(self, offered: Callable[[Codec], Iterable[tuple[str, T]]], prefix: str = ""):
         self.offered, self.prefix = offered, prefix

@@ -193,7 +193,7 @@ class Machine:
             self._move_home(ended, named)
 
     def _move_home(self, ended: str, named: str) -> None:
-        """What takes over a storage has its home."""
+        """An aNode that takes over a storage has its home."""
         if ended in self.homes:
             self.homes[named] = self.homes.pop(ended)
             self.copies.leave_home(ended)

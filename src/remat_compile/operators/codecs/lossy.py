@@ -22,7 +22,7 @@ from ...ir.codecs.lossy import GROUP, outliers
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 FP8_MAX = 448.0
 NUMBERS = {8: 1, 4: 2}
-"""Of each group, by the bits of a code: its step, and its least element."""
+"""The step and the least element of each group, by the bits of a code."""
 
 
 def generator(x: Tensor, seed: int) -> torch.Generator:

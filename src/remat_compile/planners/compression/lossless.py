@@ -19,9 +19,9 @@ LEAST_SAVED = 4096
 """Bytes that packing one value must save, at the sample."""
 
 Contiguous = Callable[[str], bool]
-"""Whether the tensor of an aNode lies in memory in the order of its elements."""
+"""True where the tensor of an aNode lies in memory in the order of its elements."""
 Admits = Callable[[Choice], bool]
-"""Whether a choice, which a codec can make good, is wanted."""
+"""True where a choice, which a codec can make good, is wanted."""
 
 
 def lossless() -> list[Codec]:

@@ -19,7 +19,7 @@ from .updates_place import WAYS
 from .updates_search import UpdatesTask
 
 _ORDERS = 0.75
-"""Of the time is left when no more orders of another planner are asked for."""
+"""The share of time that is left when no more orders of another planner are asked for."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Update:
 
     @cached_property
     def named(self) -> dict[str, str]:
-        """What takes over each storage."""
+        """The aNode that takes over each storage."""
         return dict(self.cnode.takes_over)
 
 

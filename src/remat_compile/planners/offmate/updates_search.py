@@ -28,7 +28,7 @@ from .updates_program import Options, UpdatesProgram
 Ways = tuple[Way, ...]
 
 _BOUND, _PROGRAM, _CLIMBED = 0.1, 0.5, 0.9
-"""Of the time that there is: for the bound, until the O-ILP and what is found from there end."""
+"""Shares of the time: for the bound, until the O-ILP and what is found from there end."""
 _BLOCKS, _LONG_S = 20, 300.0
 """At the most so many blocks, twice as many where there is so much time."""
 _WORSE = 0.01
@@ -43,7 +43,7 @@ _LEANER: dict[Way, Way] = {
     "host": "host-dropped",
 }
 _OF_ACTIVATIONS = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2)
-"""Of the bytes that are left beside what cannot be moved: what another planner may fill."""
+"""Shares of the bytes that are left beside what cannot be moved, for another planner to fill."""
 
 
 @dataclass
@@ -232,7 +232,7 @@ _KINDS: tuple[tuple[Way, Way], ...] = (
     ("host", "through"),
     ("host-dropped", "through-dropped"),
 )
-"""What goes to the host for its update, and of the rest what is away in between."""
+"""The storages that go to the host for their update, and of the rest those away in between."""
 
 
 def _split(count: int, host: float, away: float, kinds: tuple[Way, Way]) -> Ways:

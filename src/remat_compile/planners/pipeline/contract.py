@@ -1,4 +1,4 @@
-"""What planners of pipelines take and answer.
+"""The task and the answer of planners of pipelines.
 
 They are frozen dataclasses whose fields are their options, as planners of one rank are. They
 plan a chain of layers (`layers.py`); the plan becomes rows per rank in `rows.py`.
@@ -43,8 +43,8 @@ class PipelinePlan:
 
     @property
     def aim_ns(self) -> int:
-        """What planners make small: a bound on the time of the step, (m - 1) T + V with V the
-        lifetime of the whole chain; the period where there is no end."""
+        """The value that planners make small: a bound on the time of the step, (m - 1) T + V with V
+        the lifetime of the whole chain; the period where there is no end."""
         microbatches = self.layers.microbatches
         if microbatches is None:
             return self.period_ns

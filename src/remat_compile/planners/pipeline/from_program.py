@@ -113,7 +113,7 @@ class StepLayers:
         return readers
 
     def _activations(self, b: int) -> frozenset[int]:
-        """What the forward right before b makes and any forward behind reads."""
+        """The storages that the forward right before b makes and any forward behind reads."""
         if not 0 < b < len(self):
             return frozenset()
         inst = self.instance
@@ -122,7 +122,7 @@ class StepLayers:
         return frozenset(read & made)
 
     def _gradients(self, b: int) -> frozenset[int]:
-        """What backwards from b on make and backwards before b read."""
+        """The storages that backwards from b on make and backwards before b read."""
         if not 0 < b < len(self):
             return frozenset()
         return frozenset(
@@ -212,7 +212,7 @@ class StepLayers:
         return self._update_bytes(tuple(names))
 
     def weight_bytes(self, stage: Range) -> int:
-        """Those of the gradients that a stage makes, so of its parameters that train."""
+        """Bytes of the gradients that a stage makes, so of its parameters that train."""
         made = self.param_grads(stage)
         index, storage = self.instance.index_A, self.program.graph.storage
         # Gradients of one storage become two.
@@ -353,7 +353,7 @@ class StepLayers:
         )
 
     def parts_of(self, stage: PipelineStage, microbatches: int) -> StageParts:
-        """Those of a stage as it is declared."""
+        """Bytes of a stage as it is declared."""
         defers = "wgt" in stage.passes
         i, j = stage.first, stage.last
         return self.parts(i, j, microbatches, remade=stage.remade, defers=defers)
@@ -413,7 +413,7 @@ class StepLayers:
         return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
 
     def backward_reads(self, b: int) -> tuple[bool, bool]:
-        """Whether backwards behind and before boundary b read what crosses it."""
+        """True where backwards behind and before boundary b read what crosses it."""
         layers = {x for a in self.act_B[b] for x in self.backward_readers.get(a, ())}
         return any(x >= b for x in layers), any(x < b for x in layers)
 

@@ -33,7 +33,7 @@ def ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StageWay:
-    """How a stage runs: the segments that it makes again before their backward, the time of its
+    """The way a stage runs: the segments that it makes again before their backward, the time of its
     forward and backward, and the bytes that it keeps per micro-batch."""
 
     load_ns: int
@@ -100,7 +100,7 @@ class Layers:
 
     @cached_property
     def transfers_ns_B(self) -> tuple[tuple[int, int], ...]:
-        """What the activation and the gradient of each boundary take on a link."""
+        """Time of the activation and the gradient of each boundary on a link."""
         rate = self.link_bytes_per_s
         return tuple(
             (0, 0)
@@ -143,7 +143,7 @@ class Layers:
         return self.activation_bytes_B[b] + self.gradient_bytes_B[b]
 
     def held_bytes(self, i: int, j: int) -> int:
-        """What a stage [i, j) holds throughout, buffers included."""
+        """Bytes that a stage [i, j) holds throughout, buffers included."""
         return self.weight_bytes(i, j) + self.buffer_bytes(i) + self.buffer_bytes(j)
 
     def weight_bytes(self, i: int, j: int) -> int:
@@ -198,7 +198,7 @@ class Layers:
                 yield way
 
     def _way(self, i: int, j: int, plain: StageWay, remade: tuple[Range, ...]) -> StageWay:
-        """What is made again takes the room of what later layers kept, and more if need be."""
+        """A segment made again takes the room of what later layers kept, and more if need be."""
         segments = self._segments
         load, keep, extra, freed = plain.load_ns, plain.keep_bytes, plain.extra_bytes, 0
         if remade[0][0] == i and self.reads_output(i) and not self.reads_input(i):

@@ -89,7 +89,7 @@ class MadPipe(PipelinePlanner):
         return Planned(best, bound, late)
 
     def _allocations(self, labels: LabelSearch, first_ns: int | None) -> list[SpecialAllocation]:
-        """Those that use the special rank more than once: contiguous ones are planned exactly."""
+        """Allocations that use the special rank more than once; contiguous ones are exact."""
         if first_ns is None:
             return []
         found: dict[SpecialAllocation, None] = {}

@@ -70,7 +70,7 @@ class PlanRace:
 
     @property
     def to_gain_ns(self) -> int | None:
-        """What another plan may save of a step at the most; None where there is no plan yet."""
+        """The most time of a step that another plan may save; None where there is no plan yet."""
         return None if self.best is None else self.best.time_ns - self.bound_of(self.best)
 
     @property

@@ -80,7 +80,7 @@ def _of_target(target: Target) -> tuple[str, str, int]:
 
 
 def _of_device(name: str, held: int) -> tuple[str, int, int]:
-    """What is free on a device at hand beside the `held` bytes, which are there and planned too."""
+    """Bytes free on a device at hand beside the `held` ones, which are there and planned too."""
     import torch
 
     from ...device.devices import counts_bytes

@@ -88,7 +88,7 @@ def _rows(
 
 
 def _homes(program: Program, schedule: Schedule) -> Iterator[str]:
-    """What is on the host between two steps, by kind, and where parameters are updated."""
+    """The bytes on the host between two steps, by kind, and where parameters are updated."""
     graph, size = program.graph, Sizes.of(program).anode
     names = {"param": "parameters", "opt_state": "states of the optimizer", "buffer": "buffers"}
     names["param_grad"] = "gradients at the end"

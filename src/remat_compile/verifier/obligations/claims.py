@@ -114,7 +114,7 @@ def _working_set(statements: Statements, sizes: Sizes, c: CNode) -> int:
 
 
 def in_flight(event: Event) -> Iterator[str]:
-    """What an update on the host reads and makes, until the waits."""
+    """The storages that an update on the host reads and makes, until the waits."""
     yield from event.looks
     yield from (named for _, named in event.takes_over)
 

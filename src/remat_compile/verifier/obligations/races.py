@@ -112,7 +112,7 @@ def _copies(events: Sequence[Event]) -> dict[int, tuple[CopyTimes, ...]]:
 
 
 def _of_update(event: Event) -> Iterator[tuple[str, Act]]:
-    """What an update on the host does with each storage there until the wait for that."""
+    """The accesses of an update on the host to each storage there until the wait for that."""
     for name in event.looks:
         yield name, "read"
     for _, name in event.takes_over:

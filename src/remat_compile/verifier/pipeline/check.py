@@ -1,4 +1,4 @@
-"""What is proven of a pipeline, or everything that is wrong with it."""
+"""The proof of a pipeline, or everything that is wrong with it."""
 
 from __future__ import annotations
 

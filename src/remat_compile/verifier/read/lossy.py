@@ -26,7 +26,7 @@ from .calls import names_in
 
 
 class Error(IntEnum):
-    """How a value depends on the errors of codecs."""
+    """The dependence of a value on the errors of codecs."""
 
     OPERAND = 1
     SUM = 2
@@ -42,7 +42,7 @@ SUMS = frozenset((ACCUMULATE_OP,)) | frozenset(
 )
 """Calls whose result is a sum of elements of what they read, or has these elements."""
 CONVOLUTION = "aten.convolution_backward.default"
-"""Of its results, the second reads argument 1, the input of the forward, and no other does."""
+"""Only the second result reads argument 1, the input of the forward."""
 
 
 @dataclass(frozen=True)

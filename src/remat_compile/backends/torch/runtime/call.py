@@ -74,11 +74,11 @@ class HostCopy:
     kept: Tensor | None
     """A tensor that lies on the host of an accelerator anyway, such as a random state."""
     rows: Tensor | None = None
-    """What this rank has of a tensor that is sharded."""
+    """The rows of this rank, of a tensor that is sharded."""
 
     @classmethod
     def of(cls, tensor: Tensor, host: tuple[Tensor, ...] = (), kept: Tensor | None = None) -> Self:
-        """Of a tensor on the device, in the memory given."""
+        """The copy of a tensor on the device, in the memory given."""
         size, offset = tensor.untyped_storage().nbytes(), int(tensor.storage_offset())
         form = tensor.dtype, tensor.device, tensor.shape, tensor.stride()
         return cls(host, size, *form, offset, kept)
@@ -180,7 +180,7 @@ class HostCopies:
             self.flights[named] = flight
 
     def _operands(self, c: CNode, held: Mapping[str, HostCopy]) -> list[Tensor]:
-        """What an update takes over and reads, of the storages that it finds on the host."""
+        """The tensors that an update takes over and reads, of the storages on the host."""
         assert self._updates is not None
         values = {storage: copy.tensor() for storage, copy in held.items()}
         instances = Instances(self._updates.graph, self.env, values)

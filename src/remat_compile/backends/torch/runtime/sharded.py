@@ -27,8 +27,8 @@ PLANNERS = 'plan with a budget, planner="zero-infinity" or "zero-offload", and a
 
 
 def check_away(program: Program, schedule: Schedule, *, is_sharded: bool) -> frozenset[str]:
-    """Of a plan for parameters that do not lie where the step runs: those that are not trained and
-    that it has there all along. FB0555 where that is so of others, or one is updated there; FB0556
+    """The untrained parameters that a plan, for parameters that do not lie where the step runs, has
+    there all along. FB0555 where that is so of others, or one is updated there; FB0556
     where shards cannot be copied so."""
     graph = program.graph
     read = {name for c in graph.cnodes for name in graph.reads(c)}

@@ -22,7 +22,7 @@ class Optimizer(Protocol):
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
-        """What is updated, by aNode."""
+        """The parameters that are updated, by aNode."""
         ...
 
     def tensors(self) -> list[Tensor]:

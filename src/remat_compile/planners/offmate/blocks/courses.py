@@ -92,7 +92,7 @@ def host_bytes(instance: StepInstance, plan: StepPlan) -> int:
 
 
 def faults(instance: StepInstance, plan: StepPlan) -> list[str]:
-    """What a plan does that no step can: none where it is right."""
+    """The faults of a plan, which no step can do: none where it is right."""
     return [fault for course in plan.courses for fault in course_faults(instance, course)]
 
 

@@ -37,7 +37,7 @@ from ...offload.rk_pofo import dropping
 
 _FEW_BLOCKS = 4
 _SHARES = (0.4, 0.8)
-"""Of a block's bytes that can be made again, the cheapest first: an option each."""
+"""Shares of a block's bytes that can be made again, the cheapest first: an option each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def _bound(program: Program, sizes: Mapping[str, int]) -> list[_Trained]:
 
 
 def _updated(graph: Graph, sizes: Mapping[str, int]) -> list[_Trained]:
-    """What each update takes, and then the parameters that none does."""
+    """The storages of each update, and then the parameters of none."""
     made, seen = list[_Trained](), set[str]()
     for c in (c for c in graph.cnodes if c.is_update):
         params = tuple(n for n, _ in c.takes_over if graph.anode[n].kind == "param")
@@ -329,7 +329,7 @@ def _priced(inst: Instance, stage: Stage, k: int) -> Option:
 
 
 def _interface(stages: list[Stage], held: int) -> tuple[int, ...]:
-    """What is there in each step beside the running block and what blocks save: inputs of blocks,
+    """The bytes of each step beside the running block and what blocks save: inputs of blocks,
     permanent values, and what the caller holds."""
     before, forward, backward = held, [], []
     for stage in stages:

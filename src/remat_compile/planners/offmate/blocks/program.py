@@ -47,7 +47,7 @@ from ...solvers.milp import INFINITY, Terms, Vector, merged
 from .instance import Group, StepInstance
 
 _TRANSFER_PRICE = 0.01
-"""Of a second of copies, against a second of the step: fewer copies where the time is the same."""
+"""The price of a second of copies in seconds of the step: of plans as fast, the one with fewer."""
 KINDS = ("Sto", "Prf", "Ofl", "OflG", "Opt", "StoO", "PrfO", "OflO")
 
 
@@ -243,7 +243,7 @@ class StepProgram:
         yield from self._coming(t)
 
     def _coming(self, t: int) -> Iterator[tuple[int, float]]:
-        """What options sent to the host, on its way back for the next step's backward."""
+        """The bytes that options sent to the host, coming back for the next step's backward."""
         inst = self.instance
         if inst.blocks - 1 <= t < inst.steps - 1:
             i = inst.block(t + 1)

@@ -21,7 +21,7 @@ _MOST_COLUMNS = 4_000
 """Larger programs are solved with the options that their relaxation gives, not by branching."""
 _SMALL_S = 20.0
 _PLANNING = 0.7
-"""Of the time limit; the lower bound has the rest."""
+"""The share of the time limit; the lower bound has the rest."""
 _NEAR = 1e-6
 _IPM: dict[str, object] = {"solver": "ipm"}
 
@@ -155,7 +155,7 @@ def _likeliest(instance: StepInstance, i: int, shares: list[float]) -> int:
 
 
 def _leanest(instance: StepInstance, i: int, shares: list[float]) -> int:
-    """Of the options that have a share the one that saves least on the device."""
+    """The option that saves least on the device, of those that have a share."""
     some = [k for k, share in enumerate(shares) if share > _NEAR]
     options = instance.options_L[i]
     return min(some, key=lambda k: (options[k].saved_bytes, -shares[k]))

@@ -21,7 +21,7 @@ from .place import Choice, Placement, everything, refilled, repaired
 from .program import HomesProgram
 
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
-"""Of the bytes that activations may take: what other planners are asked to stay within."""
+"""Shares of the bytes that activations may take, which other planners are asked to stay within."""
 _PROGRAM_S = 10.0
 
 
@@ -70,7 +70,7 @@ class HomesTask:
             self.best = schedule, trace
 
     def try_order(self, order: Order, solver: MilpSolver) -> None:
-        """What the linear program says of an order, what dropping as needed gives, and all on the
+        """The answers of the linear program for an order, of dropping as needed, and of all on the
         host."""
         view, limit = self.view(order), self.task.limit_bytes
         choices: list[Choice | None] = [Choice(), everything(view)]

@@ -1,4 +1,4 @@
-"""Whether a given allocation has a 1-periodic schedule of a given period, as an integer program.
+"""The integer program that decides if an allocation has a 1-periodic schedule of a given period.
 
 Shilova 2021, chapter 6, for stages instead of layers and with the period as a constant, which
 makes the bytes linear. Operations are forwards, backwards and the transfers between ranks, in the

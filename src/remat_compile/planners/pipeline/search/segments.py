@@ -25,7 +25,7 @@ Option = tuple[tuple[int, int], ...]
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Bounds on dropped bytes: so many parts of all that the chain keeps."""
 _PRICES = tuple(2.0**k for k in (-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6, 14))
-"""Of a byte, in forward time of the chain per byte that it keeps."""
+"""The price of a byte, in forward time of the chain per byte that it keeps."""
 
 
 class Segments:
