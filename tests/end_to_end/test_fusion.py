@@ -167,7 +167,7 @@ class Stack(nn.Module):
         return made
 
 
-def computed(lowered: Any) -> Program:
+def computed(lowered: Any, said: object = None) -> Program:
     program: Program = lowered.program
     timed = roofline(program, load_device("cpu"))
     return replace(program, graph=timed.graph, header=timed.header)

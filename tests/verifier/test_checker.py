@@ -74,7 +74,7 @@ def test_it_stays_small_enough_to_be_read() -> None:
     """`spec/trust.md` and `spec/verification.md` tell these figures."""
     lines = {path.stem: code_lines(path) for path in CHECKER.glob("*.py")}
     judging = sum(lines.values()) - lines["read"] - lines["clock"] - lines["packs"]
-    assert (judging, lines["clock"], lines["packs"], lines["read"]) == (394, 35, 110, 263)
+    assert (judging, lines["clock"], lines["packs"], lines["read"]) == (400, 35, 168, 264)
 
 
 def test_imports_nothing_of_ours() -> None:
@@ -252,7 +252,8 @@ def test_a_deadline_of_the_proof_is_one_of_the_checker(monkeypatch: pytest.Monke
     left: list[float] = []
 
     def listen(text: str, *rest: object) -> object:
-        left.append(rest[-1] - time.monotonic())  # type: ignore[operator]
+        deadline = next(r for r in reversed(rest) if isinstance(r, float))
+        left.append(deadline - time.monotonic())
         return check(text, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr("remat_compile.verifier.agreement.check", listen)

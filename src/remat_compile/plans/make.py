@@ -26,7 +26,6 @@ from .fusion.fuse import fused_plan, refuse_without_model
 from .jax.fuse import fused_for_xla
 from .messages.progress import Say
 from .packed import better_plan, packed, refuse_codecs, without_lossy
-from .pipeline.agree import on_all_ranks
 from .plan import Plan
 from .request import PlanRequest
 from .run_planner import Phases, run_planner
@@ -96,6 +95,8 @@ def planned_source(
             nonlocal diagnostics
             plan, diagnostics = _cached_or_made(packed_too, lowered, *given)
             return plan
+
+        from .pipeline.agree import on_all_ranks
 
         plan = on_all_ranks(lowered.exported, make)
         lowered = packed_too if has_packs(plan.graph) else lowered

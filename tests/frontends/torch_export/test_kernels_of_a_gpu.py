@@ -126,9 +126,9 @@ def _noisy(monkeypatch: pytest.MonkeyPatch, whose: str, noise: list[float]) -> N
     """Adds one of `noise` after the other to the gradients of the graph or of eager."""
     of, left = getattr(check, whose), iter(noise)
 
-    def run(*args: object) -> dict[str, Tensor]:
+    def run(*args: object, **kwargs: object) -> dict[str, Tensor]:
         more = next(left)
-        outputs: dict[str, Tensor] = of(*args)
+        outputs: dict[str, Tensor] = of(*args, **kwargs)
         return {n: t + more if n.startswith("gradient") else t for n, t in outputs.items()}
 
     monkeypatch.setattr(check, whose, run)

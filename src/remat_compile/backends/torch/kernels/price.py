@@ -105,7 +105,7 @@ class InductorPrice:
             return True
         if c.is_loss or c.token is not None or c.replay is not None or c.name in self.run_once:
             return False
-        if not self.values.keys() >= {*c.call.refs(), *c.results}:  # of an optimizer
+        if not self.values.keys() >= {*c.call.refs()}:  # of an optimizer
             return False
         call = Call(FUSED_OP, tuple(map(Ref, c.call.refs())))
         inner = InnerCall(c.writes, c.call)
