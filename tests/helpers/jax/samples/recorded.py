@@ -40,11 +40,11 @@ def _copied(value: Any) -> Any:
 @cache
 def opinfos() -> dict[str, Any]:
     """PyTorch's samples, by the names that `run_operator_samples.py` gives them."""
-    may_set = torch.backends.__allow_nonbracketed_mutation_flag  # type: ignore[attr-defined]
+    may_set = torch.backends.__allow_nonbracketed_mutation_flag
     from torch.testing._internal.common_methods_invocations import op_db
 
     # Importing PyTorch's own tests forbids to set its flags for the rest of the process.
-    torch.backends.__allow_nonbracketed_mutation_flag = may_set  # type: ignore[attr-defined]
+    torch.backends.__allow_nonbracketed_mutation_flag = may_set
     return {".".join(filter(None, (i.name, i.variant_test_name))): i for i in op_db}
 
 
