@@ -99,11 +99,12 @@ def test_two_ranks_have_the_bits_of_the_step_on_one() -> None:
 
 def test_four_ranks_do_as_one() -> None:
     """They begin with generators of their own, and end with that of the step on one rank. With
-    recompute; with two stages on one rank; as two replicas; within budgets that are smaller than
-    the model's parameters, gradients and states."""
+    recompute; by MadPipe, which by the measured times of the day gives a rank two stages (rows of
+    `interleaved` have them on any day); as two replicas; within budgets that are smaller than the
+    model's parameters, gradients and states."""
     check_equal(4, FOUR)
     for answer in (answers[1] for _, answers, _ in ran(4, *FOUR)):
-        assert answer["stages"] == 5
+        assert answer["stages"] in (4, 5)
 
 
 def test_what_cannot_run_is_refused_on_every_rank_and_a_dead_peer_is_told() -> None:

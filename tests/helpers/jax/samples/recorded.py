@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -40,11 +41,9 @@ def _copied(value: Any) -> Any:
 @cache
 def opinfos() -> dict[str, Any]:
     """PyTorch's samples, by the names that `run_operator_samples.py` gives them."""
-    may_set = torch.backends.__allow_nonbracketed_mutation_flag
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    # Importing PyTorch's own tests forbids to set its flags for the rest of the process.
-    torch.backends.__allow_nonbracketed_mutation_flag = may_set
+    # Importing PyTorch's own tests would forbid to set its flags for the rest of the process.
+    with patch.object(torch.backends, "disable_global_flags"):
+        from torch.testing._internal.common_methods_invocations import op_db
     return {".".join(filter(None, (i.name, i.variant_test_name))): i for i in op_db}
 
 
