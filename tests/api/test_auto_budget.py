@@ -50,8 +50,7 @@ def test_the_device_named_less_libraries_reserve_and_states() -> None:
 
 @pytest.mark.parametrize("steps", [False, True])
 def test_a_device_at_hand_is_asked(steps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is free and what of the model is there already, less the reserve; the states of an
-    optimizer that is not planned are left free."""
+    """The budget: free memory and the model's own bytes, less the reserve and unplanned states."""
     plan = remat_compile.plan(*net(), planner="store-all", **ROOFLINE)
     on_gpu = replace(plan.program.header, device="cuda:0", costs="measured")
     there = replace(plan.program.target, memory_bytes=None)

@@ -433,7 +433,7 @@ def test_scaled_micro_batches_without_the_optimizer_in_the_plan() -> None:
 
 
 def test_hooks_that_come_later_are_refused() -> None:
-    """Of the optimizer, and of all optimizers."""
+    """Hooks of the optimizer itself, and those of all optimizers."""
     _, optimizer, step = compiled(ADAMW)
     for register in (optimizer.register_step_pre_hook, register_optimizer_step_pre_hook):
         hook = register(lambda *_: None)
@@ -665,7 +665,7 @@ def ids(seed: int) -> Tensor:
 
 
 def test_a_model_on_meta_has_a_step_with_an_optimizer_and_a_bound() -> None:
-    """Nothing is allocated; the optimizer has the parameters on `meta`."""
+    """Planning allocates no tensor of the model."""
     with torch.device("meta"):
         model = WithLoss(GPT(layers=2))
         x = torch.zeros(4, 16, dtype=torch.long)

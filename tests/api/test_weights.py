@@ -45,7 +45,7 @@ def on_meta() -> Net:
 
 
 def values(seed: int = 0) -> dict[str, Tensor]:
-    """Of a checkpoint, which names tied tensors once."""
+    """The tensors of a checkpoint, which names tied ones once."""
     torch.manual_seed(seed)
     return {name: t.clone() for name, t in Net().state_dict().items() if name != "head.weight"}
 

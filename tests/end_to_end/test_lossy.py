@@ -286,8 +286,10 @@ def test_bad_requests(options: dict[str, Any]) -> None:
 
 
 def test_the_mean_over_seeds_is_the_exact_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 256 seeds, within 4 standard errors, for each element of each weight that is told to be
-    unbiased: of some 10 000 normal numbers, one is expected farther away."""
+    """The mean of 256 seeds is within 4 standard errors for each element of each unbiased weight.
+
+    Of some 10 000 normal numbers, one is expected farther away.
+    """
     module = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.Linear(64, 8))
     args = (torch.randn(64, 32),)
     plain = kernels.generator

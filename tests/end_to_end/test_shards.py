@@ -30,7 +30,7 @@ SAID = {
 
 
 def ranks_of(tmp_path: Path, size: int = 2) -> list[dict[str, Any]]:
-    """What each rank says."""
+    """The report of each rank."""
     torch.manual_seed(0)
     values = {k: v.contiguous() for k, v in Net(1).state_dict().items() if k != "head.weight"}
     save_file(values, tmp_path / "net.safetensors")

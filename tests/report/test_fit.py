@@ -1,4 +1,4 @@
-"""What fills a device, beside what ordinary training takes and what is simulated."""
+"""The table of `fit`, compared with ordinary training and with the simulation."""
 
 from __future__ import annotations
 

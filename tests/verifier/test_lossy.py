@@ -94,7 +94,7 @@ def test_it_is_proven_where_it_is_allowed_and_told_by_name() -> None:
 
 
 def test_no_equality_is_claimed_of_what_is_approximate() -> None:
-    """What is given back is a value of its own; what reads it has one definition, by that value."""
+    """A decoded tensor is a value of its own, and its readers are defined by that value."""
     program = planned()
     statements = read_statements(program)
     assert isinstance(statements, Statements)

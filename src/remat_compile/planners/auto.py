@@ -69,7 +69,7 @@ class Auto:
 
     @staticmethod
     def check_options(horizon: int, workers: str | None, **_: object) -> Iterator[tuple[str, str]]:
-        """What is wrong with the options."""
+        """Yields the options that are wrong, each with the rule it breaks."""
         if horizon < 1:
             yield "horizon", "must be at least 1"
         yield from wrong_address(workers)

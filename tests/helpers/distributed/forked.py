@@ -135,7 +135,7 @@ def killed(ranks: Sequence[Rank], chance: random.Random, within_s: float) -> lis
 
 
 def durations_s(ranks: Sequence[Rank], steps: int) -> list[float]:
-    """Of steps, the slowest rank's from a moment at which all were there."""
+    """Seconds of each step on the slowest rank, from the moment at which all ranks were there."""
 
     def run(rank: Rank) -> list[float]:
         found = []

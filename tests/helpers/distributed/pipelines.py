@@ -285,7 +285,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 def entry_bytes(step: PipelineStep, microbatches: int) -> int:
-    """What a rank holds before its step: parameters and buffers of its stages, and their inputs."""
+    """Bytes on a rank before its step: parameters, buffers and inputs of its stages."""
     bound = step.program.binding
     read = {x for s in step.stages.values() for c in s.forward for x in _reads(step, c)}
     there = [p.name for p in bound.params] + [x.name for x in bound.buffers]

@@ -173,7 +173,7 @@ def blocks_under_fsdp2(rank: int, mesh: DeviceMesh) -> list[bool]:
 
 
 def refusals(rank: int, mesh: DeviceMesh, file: str) -> dict[str, str]:
-    """What is said to each call that cannot be; every rank goes on behind it."""
+    """The messages of refused calls. Every rank goes on afterwards."""
     said = {}
 
     def attempt(name: str, run: Callable[[], object]) -> None:

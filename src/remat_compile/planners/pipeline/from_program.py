@@ -275,8 +275,10 @@ class StepLayers:
         return found
 
     def _draw_bytes(self, forward: Iterable[int], beside: int) -> int:
-        """What drawing takes beyond so many bytes: every random cNode once before the row, and the
-        state that is looked at behind a forward that draws."""
+        """Bytes that random cNodes take above `beside`.
+
+        Each of them runs once before the row; a forward that draws also reads a state.
+        """
         inst = self.instance
         random = [c for c, token in enumerate(inst.token_C) if token >= 0]
         most = max(
