@@ -251,6 +251,7 @@ class HostCopies:
             else:
                 self._engine.wait(flight)
         except Exception as error:
+            del self.flights[name]
             message = f"a copy of %{name} between host and device failed: {error}"
             hint = "this step is lost; the next one begins anew"
             if name in self._last:
