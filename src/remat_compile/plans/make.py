@@ -19,7 +19,7 @@ from ..planners.contract import makes_copies, uses_homes
 from ..planners.results import peak_of
 from ..report.subject import store_all
 from .budget import Baseline, resolve_budget
-from .cache import PlanCache
+from .files.cache import PlanCache
 from .files.store import user_store
 from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model
