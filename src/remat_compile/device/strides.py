@@ -1,4 +1,4 @@
-"""Layouts of tensors in memory, as far as they are told apart here."""
+"""Memory layouts of tensors: contiguous, channels last, and others by their strides."""
 
 from __future__ import annotations
 

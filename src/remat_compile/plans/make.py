@@ -1,4 +1,4 @@
-"""From a model, or from a program as text, to a plan: costs, planner, proof."""
+"""Making a plan of a model, or of a program as text: costs, planner, proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constants of a generated module: what it is made for."""
+"""The constants of a generated module: names, shapes and dtypes that it was made for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on the host, which no graph of a device can hold: what is computed on the host."""
+"""Host work of a step, which no CUDA graph can hold."""
 
 from __future__ import annotations
 
