@@ -1,4 +1,4 @@
-"""Memory layouts of tensors: contiguous, channels last, and others by their strides."""
+"""Memory layouts of tensors: strides, and the order of dimensions that they give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host work of a step, which no CUDA graph can hold."""
+"""Refusal of host work in a recorded step, since no CUDA graph replays it."""
 
 from __future__ import annotations
 
