@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import monotonic
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ..solvers import MilpSolver
 from ..spelling.options import at_least
@@ -14,7 +14,6 @@ from .contract import (
     PipelineResult,
     PipelineTask,
     Planned,
-    plain_ways,
     without_recompute,
 )
 from .layers import Layers
@@ -33,6 +32,7 @@ class MadPipe(PipelinePlanner):
     the `tries` best of which are scheduled by the integer program, each only below the best so far.
 
     `grid` rounds labels up to so many parts, 0 for none: then the first phase is a lower bound.
+    `options=recompute` lets a stage make inner values of its layers again.
     """
 
     name: ClassVar[str] = "madpipe"
@@ -40,6 +40,7 @@ class MadPipe(PipelinePlanner):
     grid: int = at_least(0, 40)
     tries: int = at_least(1, 8)
     phase2_s: float = 60.0
+    options: Literal["none", "recompute"] = "none"
 
     @classmethod
     def check_options(cls, **options: object) -> list[tuple[str, str]]:
@@ -48,10 +49,12 @@ class MadPipe(PipelinePlanner):
         return [] if is_positive else [("phase2_s", "must be positive")]
 
     def search(self, task: PipelineTask) -> PipelineResult:
-        layers = without_recompute(task.layers)
+        layers = task.layers
+        if self.options == "none":
+            layers = without_recompute(layers)
         search = ContiguousSearch(layers)
-        contiguous = search.least()
-        if contiguous is not None and layers.microbatches is not None:
+        contiguous = least = search.least()
+        if least is not None and layers.microbatches is not None:
             contiguous = search.for_step(layers.microbatches)
         best: PipelinePlan | None = None
         if contiguous is not None:
@@ -59,11 +62,12 @@ class MadPipe(PipelinePlanner):
         below_ns = None if best is None else best.period_ns
         late = False
         bound: int | None = layers.least_period_ns
-        labels = LabelSearch(layers, self.grid, task.deadline)
+        labels = LabelSearch(layers, self.grid, task.deadline, search)
         try:
-            first = labels.least()
-            if not self.grid:
-                bound = first
+            first = labels.least(below_ns)
+            if not self.grid:  # where no labels are below them, contiguous stages are best
+                found = (first, least and least.period_ns)
+                bound = min((ns for ns in found if ns is not None), default=None)
             task.progress(f"madpipe: first phase {first} ns")
             some = self._allocations(labels, first)
         except LabelsOverflow:
@@ -71,16 +75,14 @@ class MadPipe(PipelinePlanner):
         deadline = min(task.deadline, monotonic() + self.phase2_s)
         with MilpSolver() as solver:
             for allocation in some:
-                program = PeriodicProgram(layers, allocation.stages, allocation.ranks)
+                stages, ranks, ways = allocation.stages, allocation.ranks, allocation.ways
+                program = PeriodicProgram(layers, stages, ranks, ways)
                 pattern, decided = program.least(solver, deadline, below_ns)
                 late = late or not decided
                 if pattern is None:
                     continue
                 below_ns = pattern.period_ns
-                ways = plain_ways(layers, allocation.stages)
-                plan = PipelinePlan(
-                    layers, task.planner, allocation.stages, allocation.ranks, ways, pattern
-                )
+                plan = PipelinePlan(layers, task.planner, stages, ranks, ways, pattern)
                 task.progress(f"madpipe: period {plan.period_ns} ns, step {plan.aim_ns} ns")
                 if best is None or plan.aim_ns < best.aim_ns:
                     best = plan

@@ -77,7 +77,7 @@ class ContiguousSearch:
             transfer_ns = layers.transfer_ns(i)
             if transfer_ns > period_ns:
                 continue
-            found = self._fastest(i, b, behind_ns, period_ns)
+            found = self.fastest(i, b, behind_ns, period_ns)
             if found is None:
                 continue
             way, lifetime_ns = found
@@ -86,14 +86,19 @@ class ContiguousSearch:
             if i not in table or lifetime_ns < table[i][0]:
                 table[i] = (lifetime_ns, (i, b, way))
 
-    def _fastest(
+    def ways(self, i: int, b: int) -> tuple[int, tuple[StageWay, ...]]:
+        """What a rank has left for a stage [i, b) beside all that it holds, and its ways."""
+        if (i, b) not in self._ways:
+            room = self.layers.limit_bytes - self.layers.held_bytes(i, b)
+            self._ways[i, b] = room, tuple(self.layers.ways(i, b))
+        return self._ways[i, b]
+
+    def fastest(
         self, i: int, b: int, behind_ns: int, period_ns: int
     ) -> tuple[StageWay, int] | None:
+        """The fastest way that fits a rank of its own, with the lifetime before the stage."""
         layers = self.layers
-        if (i, b) not in self._ways:
-            room = layers.limit_bytes - layers.held_bytes(i, b)
-            self._ways[i, b] = room, tuple(layers.ways(i, b))
-        room, ways = self._ways[i, b]
+        room, ways = self.ways(i, b)
         for way in ways:
             if way.load_ns > period_ns:
                 return None
@@ -106,8 +111,7 @@ class ContiguousSearch:
     def least(self) -> Contiguous | None:
         """The partition of the least period; None where the memory fits none."""
         low = self.layers.least_period_ns
-        # With everything made again, one after another.
-        high = max(low, self.layers.longest_period_ns + sum(self.layers.forward_ns_L))
+        high = max(low, self.layers.longest_period_ns)
         # Mostly near its lower bound: steps of 1 %, 2 %, 4 % .. upwards, then between the last two.
         step, top = max(1, low // 100), low
         while top < high and self.best_for(top) is None:

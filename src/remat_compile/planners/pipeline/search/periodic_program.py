@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Literal
 
 from ...solvers import MilpBuilder, MilpSolver
-from ..layers import Layers, Range, ceil_div
+from ..layers import Layers, Range, StageWay, ceil_div
 from ..pattern import Pattern
 
 _SHORTEST_S = 5.0
@@ -32,11 +32,12 @@ Place = tuple[str, int, int] | None
 
 @dataclass(frozen=True)
 class PeriodicProgram:
-    """Stages in order with their ranks; neighbours are on different ranks."""
+    """Stages in order with their ranks and ways; neighbours are on different ranks."""
 
     layers: Layers
     stages: tuple[Range, ...]
     ranks: tuple[int, ...]
+    ways: tuple[StageWay, ...]
 
     @property
     def least_period_ns(self) -> int:
@@ -59,8 +60,9 @@ class PeriodicProgram:
         backward: list[tuple[Place, int]] = []
         for t, (i, j) in enumerate(self.stages):
             place: Place = ("rank", self.ranks[t], 0)
-            forward.append((place, sum(layers.forward_ns_L[i:j])))
-            backward.append((place, sum(layers.backward_ns_L[i:j])))
+            forward_ns = sum(layers.forward_ns_L[i:j])
+            forward.append((place, forward_ns))
+            backward.append((place, self.ways[t].load_ns - forward_ns))
             if t < last:
                 a, b = self.ranks[t], self.ranks[t + 1]
                 link: Place = ("link", min(a, b), max(a, b)) if a != b else None
@@ -115,12 +117,14 @@ class PeriodicProgram:
         held = sum(layers.held_bytes(*self.stages[t]) for t in mine)
         largest = max(layers.limit_bytes, 1)
         for t0 in mine:
-            extra = layers.extra_bytes(*self.stages[t0])
-            for o in {2 * t0, n - 1 - 2 * t0} if extra else {2 * t0}:
+            extra = {2 * t0: layers.extra_bytes(*self.stages[t0])}
+            if self.ways[t0].extra_bytes:
+                extra[n - 1 - 2 * t0] = self.ways[t0].extra_bytes
+            for o, own in extra.items():
                 terms: dict[int, float] = {}
-                constant = held + extra
+                constant = held + own
                 for t in mine:
-                    keep = layers.keep_bytes(*self.stages[t])
+                    keep = self.ways[t].keep_bytes
                     forward, backward = 2 * t, n - 1 - 2 * t
                     terms[shift[backward]] = terms.get(shift[backward], 0) + keep
                     terms[shift[forward]] = terms.get(shift[forward], 0) - keep
