@@ -61,7 +61,7 @@ def test_the_program_is_1f1b_on_contiguous_allocations(solver: MilpSolver) -> No
         stages = tuple(zip([0, *cuts], [*cuts, len(layers)], strict=True))
         least = least_period(layers, stages)
         program = PeriodicProgram(layers, stages, tuple(range(n)), plain_ways(layers, stages))
-        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        pattern, decided = program.least(solver, monotonic() + 60)
         assert decided
         assert (pattern.period_ns if pattern else None) == least
         if pattern is not None:
@@ -146,7 +146,7 @@ def test_exact_labels_bound_every_allocation_with_one_special_rank(
         best: int | None = None
         for stages, ranks, ways in with_ways(layers):
             program = PeriodicProgram(layers, stages, ranks, ways)
-            pattern, decided = program.least(solver, monotonic() + 60, best, parts=0)
+            pattern, decided = program.least(solver, monotonic() + 60, best)
             assert decided
             if pattern is not None:
                 check_pattern(program, pattern)
@@ -177,7 +177,7 @@ def test_theorems_17_and_18_with_any_allocation(solver: MilpSolver) -> None:
         stages = tuple(zip(merged, [*merged[1:], len(ranks)], strict=True))
         of_stage = tuple(ranks[n] for n in merged)
         program = PeriodicProgram(layers, stages, of_stage, plain_ways(layers, stages))
-        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        pattern, decided = program.least(solver, monotonic() + 60)
         assert decided
         assert pattern is not None
         assert pattern.period_ns == period

@@ -48,7 +48,7 @@ class PipelineIlp(PipelinePlanner):
                 ways = plain_ways(layers, stages)
                 program = PeriodicProgram(layers, stages, ranks, ways)
                 below = None if best is None else best.period_ns
-                pattern, decided = program.least(solver, task.deadline, below, parts=0)
+                pattern, decided = program.least(solver, task.deadline, below)
                 late = late or not decided
                 if pattern is not None:
                     best = PipelinePlan(layers, task.planner, stages, ranks, ways, pattern)

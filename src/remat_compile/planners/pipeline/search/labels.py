@@ -29,8 +29,10 @@ from time import monotonic
 
 from ..layers import Layers, Range, StageWay, ceil_div
 from ..pattern import first_true, joined
+from .balanced import least_memory
 from .contiguous import ContiguousSearch
 
+_PARTS = 2000
 _MOST = 4000
 """Labels of one boundary and number of ranks; more are an end without an answer."""
 
@@ -68,8 +70,8 @@ class SpecialAllocation:
 
 
 class LabelSearch:
-    """The labels of a chain. `grid`: values are rounded up to so many parts of T and the memory,
-    which keeps sets small and loses the bound; 0 for exact ones. `alone` has the ways of stages."""
+    """The labels of a chain. `grid`: values are rounded up to so many parts of T and of the memory
+    that is needed at all, which keeps sets small and loses the bound; 0 for exact ones. `alone` has the ways of stages."""
 
     def __init__(
         self,
@@ -80,9 +82,18 @@ class LabelSearch:
     ):
         self.layers, self.grid, self.deadline = layers, grid, deadline
         self._alone = alone or ContiguousSearch(layers)
+        self._at: dict[int, list[SpecialAllocation]] = {}
+        # Periods are multiples of it: what is found depends on chain and memory alone.
+        self.unit_ns = max(1, layers.least_period_ns // _PARTS) if grid else 1
+        self.unit_bytes = max(1, least_memory(layers) // grid) if grid else 1
 
     def allocations(self, period_ns: int) -> list[SpecialAllocation]:
         """All that the labels of the whole chain stand for, the shortest lifetime first."""
+        if period_ns not in self._at:
+            self._at[period_ns] = self._allocations(period_ns)
+        return self._at[period_ns]
+
+    def _allocations(self, period_ns: int) -> list[SpecialAllocation]:
         layers, end = self.layers, len(self.layers)
         start = Label(0, 0, 0, 0, (end, end), None, False, None)
         labels: dict[tuple[int, int], list[Label]] = {(end, 0): [start]}
@@ -95,34 +106,37 @@ class LabelSearch:
         done.sort(key=lambda label: (label.lifetime_ns, label.load_ns, label.bytes))
         return list(dict.fromkeys(_allocation(layers, label) for label in done))
 
-    def least(self, below_ns: int | None = None) -> int | None:
-        """The least period with labels; None where there are none for any below `below_ns`.
+    def least(self, below_ns: int | None = None, from_ns: int = 1) -> int | None:
+        """The least period with labels; None where there are none for any below `below_ns`. There
+        are none below `from_ns`.
 
-        Steps of 1 %, 2 %, 4 % .. down from there, or else up from the least that the load allows,
-        find two periods, with labels and without, between which it is sought."""
-        low, high = self.layers.least_period_ns, self.layers.longest_period_ns
-        step = max(1, (below_ns or low) // 100)
+        Steps of 1 %, 2 %, 4 % .. down from `below_ns`, or else up from the least that the load
+        allows, find two periods, with labels and without, between which it is sought."""
+        unit = self.unit_ns
+        low = ceil_div(max(from_ns, self.layers.least_period_ns), unit)
+        high = ceil_div(self.layers.longest_period_ns, unit)
+
+        def has(k: int) -> bool:
+            return bool(self.allocations(k * unit))
+
+        if below_ns is not None and (high := min(high, (below_ns - 1) // unit)) < low:
+            return None
+        if has(low):
+            return low * unit
+        step, top = max(1, low // 100), low
         if below_ns is None:
-            top = low
-            while not self.allocations(top):
+            while not has(top):
                 if top >= high:
                     return None
                 low, top, step = top + 1, min(high, top + step), 2 * step
         else:
-            top = below_ns - 1
-            if top < low or not self.allocations(top):
+            top = high
+            if not has(top):
                 return None
-            while top > low:
-                lower = max(low, top - step)
-                if not self.allocations(lower):
-                    low = lower + 1
-                    break
+            while has(lower := max(low, top - step)):
                 top, step = lower, 2 * step
-        unit = max(1, low // 2_000) if self.grid else 1
-        k = first_true(
-            (top - low) // unit + 2, lambda k: bool(self.allocations(min(top, low + k * unit)))
-        )
-        return min(top, low + k * unit)
+            low = lower + 1
+        return (low + first_true(top - low + 1, lambda k: has(low + k))) * unit
 
     def _extend(
         self,
@@ -133,6 +147,7 @@ class LabelSearch:
         period_ns: int,
     ) -> None:
         layers, limit = self.layers, self.layers.limit_bytes
+        unit, unit_ns = self.unit_bytes, max(1, period_ns // self.grid) if self.grid else 1
         if monotonic() > self.deadline:
             raise LabelsOverflow
         groups = ceil_div(label.lifetime_ns, period_ns)
@@ -146,7 +161,7 @@ class LabelSearch:
             transfer = layers.transfer_ns(i)
             if transfer > period_ns:
                 continue
-            alone = self._alone.fastest(i, b, label.lifetime_ns, period_ns)
+            alone = self._alone.fastest(i, b, label.lifetime_ns, period_ns, limit)
             if p < layers.ranks - 1 and alone is not None:
                 way, lifetime = alone
                 lifetime = self._before(lifetime, transfer, period_ns)
@@ -154,8 +169,8 @@ class LabelSearch:
                     label, lifetime_ns=lifetime, stage=(i, b), way=way, special=False, behind=label
                 )
                 _enter(labels.setdefault((i, p + 1), []), new)
-            room, ways = self._alone.ways(i, b)
-            for way in ways:
+            own = layers.held_bytes(i, b)
+            for way in self._alone.ways(i, b):
                 total = label.load_ns + way.load_ns
                 if total > period_ns:
                     break
@@ -163,12 +178,12 @@ class LabelSearch:
                 within = label.lifetime_ns + way.load_ns <= group_ns
                 lifetime = way.load_ns + (label.lifetime_ns if within else group_ns)
                 more = others[within]
-                held = label.bytes + limit - room + more * way.keep_bytes
+                held = label.bytes + own + more * way.keep_bytes
                 largest = max(label.largest, way.keep_bytes + way.extra_bytes)
                 if held + largest <= limit:
                     lifetime = self._before(lifetime, transfer, period_ns)
-                    total, held = self._up(total, period_ns), self._up(held, limit)
-                    largest = self._up(largest, limit)
+                    total = self._up(total, unit_ns)
+                    held, largest = self._up(held, unit), self._up(largest, unit)
                     new = Label(lifetime, total, held, largest, (i, b), way, True, label)
                     _enter(labels.setdefault((i, p), []), new)
                     if not more and largest == label.largest:
@@ -180,13 +195,10 @@ class LabelSearch:
         if transfer_ns:
             lifetime_ns = joined(lifetime_ns, transfer_ns, period_ns)
         most = ceil_div(lifetime_ns, period_ns) * period_ns
-        return min(self._up(lifetime_ns, period_ns), most)
+        return min(self._up(lifetime_ns, max(1, period_ns // (self.grid or 1))), most)
 
-    def _up(self, value: int, most: int) -> int:
-        if not self.grid:
-            return value
-        unit = max(1, most // self.grid)
-        return ceil_div(value, unit) * unit
+    def _up(self, value: int, unit: int) -> int:
+        return ceil_div(value, unit) * unit if self.grid else value
 
 
 def _enter(labels: list[Label], new: Label) -> None:

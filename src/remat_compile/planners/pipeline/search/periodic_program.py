@@ -170,28 +170,27 @@ class PeriodicProgram:
         return Pattern(period_ns, tuple(begins[:half]), tuple(reversed(begins[half:])))
 
     def least(
-        self, solver: MilpSolver, deadline: float, below_ns: int | None = None, parts: int = 1000
+        self, solver: MilpSolver, deadline: float, below_ns: int | None = None, unit_ns: int = 1
     ) -> tuple[Pattern | None, bool]:
-        """The schedule of the least period, up to a `parts`-th of it (0: to the nanosecond), and
-        whether no question stayed open. Only periods below `below_ns` are asked for."""
-        low = self.least_period_ns
-        high = sum(ns for _, ns in self.operations())
-        high = max(low, high)
+        """The schedule of the least period, of the multiples of `unit_ns`, and whether no question
+        stayed open. Only periods below `below_ns` are asked for."""
+        low = ceil_div(self.least_period_ns, unit_ns)
+        high = max(low, ceil_div(sum(ns for _, ns in self.operations()), unit_ns))
         if below_ns is not None:
-            high = min(high, below_ns - 1)
+            high = min(high, (below_ns - 1) // unit_ns)
         if high < low:
             return None, True
         best, decided = None, True
 
-        def ask(period: int) -> Verdict:
+        def ask(units: int) -> Verdict:
             left = deadline - monotonic()
-            return "unknown" if left <= 0 else self.solve(period, solver, left)
+            return "unknown" if left <= 0 else self.solve(units * unit_ns, solver, left)
 
         verdict = ask(high)
         if not isinstance(verdict, Pattern):
             return None, verdict == "infeasible"
         best = verdict
-        while high - low > (high // parts if parts else 0):
+        while high > low:
             middle = (low + high) // 2
             verdict = ask(middle)
             if isinstance(verdict, Pattern):
@@ -200,6 +199,7 @@ class PeriodicProgram:
             decided = decided and verdict == "infeasible"
             low = middle + 1
         if self.layers.microbatches is not None and (left := deadline - monotonic()) > 0:
-            verdict = self.solve(high, solver, min(left, _SHORTEST_S), shortest=True)
+            limit_s = min(left, _SHORTEST_S)
+            verdict = self.solve(high * unit_ns, solver, limit_s, shortest=True)
             best = verdict if isinstance(verdict, Pattern) else best
         return best, decided
