@@ -185,7 +185,6 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
         "buffers": len(changed),
         "measured": used[0],
         "proven": step.peak_bytes,
-        "gradient_bytes": sum(size_of(g) for g in grads.values()),
         "entry": entry_bytes(step, microbatches),
         "losses": losses,
         "ranks": step.pipeline.ranks,
@@ -270,7 +269,6 @@ def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[st
         "measured": max(used),
         "entry": 0,
         "proven": step.peak_bytes,
-        "gradient_bytes": sum(size_of(p) for p in step.values.values() if p.requires_grad),
         "gradients": sorted(f"{mine} {path}" for path in parts[rank % width]["model"]),
         "clean": all(p.grad is None for p in model.parameters()),
     }

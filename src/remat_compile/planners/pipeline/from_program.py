@@ -8,6 +8,7 @@ updated buffer or other value is used on both sides.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -18,7 +19,7 @@ from ...ir.graph import CALLER_KINDS, DTYPE_BYTES
 from ...ir.pipeline import PipelineStage, StageProgram
 from ...ir.program import Program
 from ...ir.semantics.sizes import Sizes
-from ..chains.stages import needed_at_start, needed_part, profile_of, written_by
+from ..chains.stages import forms, needed_at_start, needed_part, profile_of, written_by
 from ..instance import Instance
 from .layers import Layers, Range
 
@@ -41,6 +42,9 @@ class StageParts:
     weights: tuple[int, ...] = ()
     weight_keep_bytes: int = 0
     weight_extra_bytes: int = 0
+    sums_bytes: int = 0
+    first_extra_bytes: int = 0
+    closing_bytes: int = 0
 
 
 UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
@@ -49,10 +53,13 @@ UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
 class StepLayers:
     """`forward_L[l]` and `backward_L[l]` are cNodes; `act_B[b]` and `grad_B[b]` the aNodes that
     cross boundary b. `update_bytes` tells, by names of parameters, the bytes of an optimizer's
-    states and what its step takes for itself."""
+    states and what its step takes for itself; `message_bytes` are those of what ranks tell each
+    other after their rows, a word at least."""
 
-    def __init__(self, program: Program, update_bytes: UpdateBytes | None = None):
-        self.program = program
+    def __init__(
+        self, program: Program, update_bytes: UpdateBytes | None = None, message_bytes: int = 8
+    ):
+        self.program, self.message_bytes = program, message_bytes
         self._update_bytes = cache(update_bytes or (lambda _: (0, 0)))
         self.instance = inst = Instance.of(program, "device")
         index = {name: c for c, name in enumerate(inst.names_C)}
@@ -184,9 +191,9 @@ class StepLayers:
                 yield x.names, "the buffer", layers
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
-        """Parameters, their gradients and states of an optimizer, buffers (twice if they are
-        updated: the new contents stand aside until all ranks have ended), the inputs of all
-        micro-batches, and their losses."""
+        """Parameters and states of an optimizer, buffers (twice if they are updated: the new
+        contents stand aside until all ranks have ended), the inputs of all micro-batches, and their
+        losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
@@ -195,10 +202,14 @@ class StepLayers:
                 continue
             copies = microbatches if graph.anode[name].kind == "input" else 1
             total += sizes[name] * (copies + (name in updated))
-        if stage[1] == len(self):
-            made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
-            total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
-        return total + self.weight_bytes(stage) + self.update_bytes(stage)[0]
+        return total + microbatches * self._loss_bytes(stage) + self.update_bytes(stage)[0]
+
+    def _loss_bytes(self, stage: Range) -> int:
+        """Those of one micro-batch's loss; 0 for all stages but the last."""
+        graph = self.program.graph
+        made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
+        each = sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
+        return each if stage[1] == len(self) else 0
 
     def update_bytes(self, *stages: Range) -> tuple[int, int]:
         """Bytes of the optimizer's states of these stages' parameters, and what its step takes."""
@@ -213,11 +224,26 @@ class StepLayers:
 
     def weight_bytes(self, stage: Range) -> int:
         """Bytes of the gradients that a stage makes, so of its parameters that train."""
-        made = self.param_grads(stage)
-        index, storage = self.instance.index_A, self.program.graph.storage
         # Gradients of one storage become two.
-        each = [index[storage[p.grad]] for p in self.program.binding.params if p.grad is not None]
-        return self.bytes_of(a for a in each if a in made)
+        return sum(self._sums_of[a] * self.instance.size_A[a] for a in self.param_grads(stage))
+
+    @cached_property
+    def _sums_of(self) -> Counter[int]:
+        """How many parameters have their gradient in each storage."""
+        index, storage = self.instance.index_A, self.program.graph.storage
+        params = self.program.binding.params
+        return Counter(index[storage[p.grad]] for p in params if p.grad is not None)
+
+    def _first_during(self, run: Sequence[int], during: Sequence[int]) -> int:
+        """The most bytes during the backward that begins the sums, where the others take `during`:
+        what it makes stays, and a storage of several gradients is copied for all but the first."""
+        inst, most, sums = self.instance, 0, 0
+        for (c, first), now in zip(forms(inst, run, again=True), during, strict=True):
+            made = [a for a in inst.writes_C[c] if first and a in self._sums_of]
+            copies = sum((self._sums_of[a] - 1) * inst.size_A[a] for a in made)
+            most = max(most, now + sums + copies)
+            sums += copies + self.bytes_of(made)
+        return most
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
@@ -326,17 +352,17 @@ class StepLayers:
         held = kept | tokens | loss
         _, during = profile_of(inst, forward, (), held | output, again=False, tokens=tokens)
         beside = keep + self.bytes_of(output)
-        # The optimizer's step comes when nothing is kept, mostly within what a forward takes.
-        _, update = self.update_bytes((i, j))
-        forward_extra = max(
-            0, max(during) - beside, self._draw_bytes(forward, beside), update - beside
-        )
+        forward_extra = max(0, max(during) - beside, self._draw_bytes(forward, beside))
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
         made = written_by(inst, backward, again=True)
         read = {a for c in weights for a in inst.reads_C[c]}
         late = (read & (kept | loss | made)) - self.grad_B[j]
         _, during = profile_of(inst, backward, kept | given, given | passed | late, again=True)
         rest = keep - self.bytes_of(tokens) + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        first = self._first_during(backward, during) if backward else 0
+        # The mean of the losses: they in a row, in float32 if they are shorter, three words.
+        loss_bytes = self._loss_bytes((i, j))
+        mean = loss_bytes and microbatches * (loss_bytes + 4 * (loss_bytes < 4)) + 24
         _, behind = profile_of(inst, weights, late | given, given, again=False)
         return StageParts(
             forward,
@@ -352,6 +378,9 @@ class StepLayers:
             weights,
             self.bytes_of(late),
             max(0, max(behind) - self.bytes_of(late | self.grad_B[j])) if weights else 0,
+            self.weight_bytes((i, j)),
+            max(0, first - rest),
+            max(mean, self.update_bytes((i, j))[1]),
         )
 
     def parts_of(self, stage: PipelineStage, microbatches: int) -> StageParts:
@@ -379,7 +408,7 @@ class StepLayers:
             forward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.forward_L),
             backward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.backward_L),
             kept_bytes_L=tuple(p.keep_bytes + x for p, x in zip(each, inputs, strict=True)),
-            held_bytes_L=tuple(p.held_bytes for p in each),
+            held_bytes_L=tuple(p.held_bytes + p.sums_bytes for p in each),
             activation_bytes_B=tuple(map(self.bytes_of, self.act_B)),
             gradient_bytes_B=tuple(map(self.bytes_of, self.grad_B)),
             ranks=ranks,
@@ -412,7 +441,8 @@ class StepLayers:
         gradients of both, are no buffers of a cut."""
         around = (self.act_B, self.grad_B)
         inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
-        return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
+        own = max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
+        return max(own, parts.closing_bytes - parts.keep_bytes)
 
     def backward_reads(self, b: int) -> tuple[bool, bool]:
         """True where backwards behind and before boundary b read what crosses it."""

@@ -20,6 +20,7 @@ from ...backends.torch.pipeline import (
     StageModule,
     TorchSchedule,
     Transport,
+    message_bytes,
     random_stages,
     schedule_csv,
 )
@@ -253,6 +254,9 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
                 problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
         if (s.reads_input, s.reads_output) != (parts.reads_input, parts.reads_output):
             problems.append((number, "its backward reads something else of its borders", s.span))
+    if pipeline.message_bytes < step.message_bytes:
+        messages = f"messages are {step.message_bytes} bytes, not {pipeline.message_bytes}"
+        problems.append((len(pipeline.stages) - 1, messages, None))
     if pipeline.stages[-1].last != len(step):
         problems.append((len(pipeline.stages) - 1, "layers are missing behind it", None))
     if problems:
@@ -303,7 +307,7 @@ def build_step(
         values = lowered.values()
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
     same_on_all(group, program, m)
-    step = StepLayers(program, updates)
+    step = StepLayers(program, updates, message_bytes(program, max_grad_norm))
     text = "" if rank or replica else _planned(step, request, phases)
     if replicas is not None:
         same_on_all(replicas, program, m)
@@ -353,7 +357,7 @@ def check_update(pipeline: Pipeline, step: StepLayers) -> None:
     for rank, peak in enumerate(pipeline.claims.peak_bytes_R):
         stages = [s for s in pipeline.stages if s.rank == rank]
         _, more = step.update_bytes(*((s.first, s.last) for s in stages))
-        total = sum(s.held_bytes for s in stages) + more
+        total = sum(s.held_bytes + s.sums_bytes for s in stages) + more
         if total > peak:
             message = f"the optimizer's step on rank {rank} takes {total} bytes, its rows {peak}"
             fail("FB0742", message, hint="make the optimizer with foreach=False")

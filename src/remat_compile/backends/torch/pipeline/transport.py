@@ -21,6 +21,10 @@ from ....ir.diagnostics import fail
 from ....ir.pipeline import Value
 
 
+WORD_BYTES = 8
+"""Bytes with which a rank says that its row has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class CrossingTensor:
     """Form of a tensor that crosses between stages: dense in some order of its dimensions."""
