@@ -139,15 +139,7 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
             model, batch, microbatches=microbatches, planner=planner, budget=budget, **options
         )
 
-    step = planned(None)
-    for percent in (80, 90, 96, 99) if tight else ():
-        assert step.pipeline.claims is not None
-        try:
-            step = planned(max(step.pipeline.claims.peak_bytes_R) * percent // 100)
-            break
-        except FBError as error:
-            if error.diagnostics[0].code != "FB1020":
-                raise
+    step = tightened(planned) if tight else planned(None)
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
@@ -189,8 +181,29 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
         "losses": losses,
         "ranks": step.pipeline.ranks,
         "stages": len(step.pipeline.stages),
-        "remade": sum(b - a for s in step.pipeline.stages for a, b in s.remade),
+        "remade": remade_layers(step),
     }
+
+
+def tightened(planned: Callable[[int | None], PipelineStep]) -> PipelineStep:
+    """The step within the largest budget of those tried that makes anything again; the step
+    without a budget if there is none."""
+    free = planned(None)
+    assert free.pipeline.claims is not None
+    for percent in range(130, 40, -4):
+        try:
+            step = planned(max(free.pipeline.claims.peak_bytes_R) * percent // 100)
+        except FBError as error:
+            if error.diagnostics[0].code != "FB1020":
+                raise
+            break
+        if remade_layers(step):
+            return step
+    return free
+
+
+def remade_layers(step: PipelineStep) -> int:
+    return sum(b - a for s in step.pipeline.stages for a, b in s.remade)
 
 
 def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[str, Any]:
@@ -293,12 +306,17 @@ def entry_bytes(step: PipelineStep, microbatches: int) -> int:
     )
 
 
-def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
+def in_torch(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
     """The schedule and stages in PyTorch's runtime, beside rows: gradients, buffers, and the most
     bytes that cross stages and are here at one time."""
     (model, batch), (theirs, _) = made(name), made(name)
     options: dict[str, Any] = {"microbatches": microbatches, "device": "v100-16gb"}
-    step = pipeline(model, batch, planner=planner, timeout_s=120, **options)
+
+    def planned(budget: int | None) -> PipelineStep:
+        return pipeline(model, batch, planner=planner, timeout_s=120, budget=budget, **options)
+
+    step = tightened(planned) if tight else planned(None)
+    options["budget"] = step.pipeline.budget_bytes
     other = pipeline(theirs, batch, planner=planner, timeout_s=120, **options)
     schedule = other.torch_schedule(*batch)
     most = [0]
@@ -329,6 +347,7 @@ def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
         "rows": most[0],
         "runtime": sum(map(size_of, received)),
         "csv": schedule.csv,
+        "remade": remade_layers(other),
     }
 
 
@@ -424,8 +443,8 @@ def main(rank: int, size: int, store: str, cases: list[str]) -> None:
             answer = refusals(rank)
         else:
             name, microbatches, planner, *way = case.removeprefix("train:").split(":")
-            if way == ["torch"]:
-                answer = in_torch(name, int(microbatches), planner)
+            if way[:1] == ["torch"]:
+                answer = in_torch(name, int(microbatches), planner, *way[1:])
             else:
                 run = trains if case.startswith("train:") else beside_eager
                 answer = run(name, int(microbatches), planner, *way)

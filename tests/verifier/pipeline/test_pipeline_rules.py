@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.planners.pipeline_rows import BREAKS, LATER, RIGHT, ROUND, Break, changed
+from helpers.planners.pipeline_rows import BREAKS, LATER, RIGHT, ROUND, SUMS, Break, changed
 from helpers.planners.pipelines import random_layers
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.pipeline import Pipeline
@@ -41,6 +41,12 @@ def test_bytes_and_times_by_hand() -> None:
     assert simulate_pipeline(parse_pipeline(LATER)).peak_bytes_R == (139, 103)
     keeps = LATER.replace("keep 9 extra 3", "keep 29 extra 3").replace("139 103", "139 113")
     assert simulate_pipeline(parse_pipeline(keeps)).peak_step_R == (9, 5)
+    # Sums of gradients begin in the first backward: 38 held there, and 9 for itself instead of 5:
+    # 131. After it their 12 are there, and a keep less. Rank 1 ends its row with 60, and takes 50.
+    pipeline = parse_pipeline(SUMS)
+    trace = simulate_pipeline(pipeline)
+    assert trace.peak_bytes_R == (131, 110)
+    assert trace.peak_step_R == (9, len(pipeline.rows[1]))
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=[b.name for b in BREAKS])
@@ -86,7 +92,8 @@ def test_two_opinions_agree_on_random_changes() -> None:
         assert isinstance(planned, Planned)
         pipeline = pipeline_of(planned.plan, microbatches, None)
         assert both(pipeline) == ""
-        for base in (*[pipeline] * 5, parse_pipeline(ROUND), parse_pipeline(LATER)):
+        others = map(parse_pipeline, (ROUND, LATER, SUMS))
+        for base in (*[pipeline] * 5, *others):
             seen[both(changed(rng, base))] += 1
     assert seen[""] > 100  # a wait later, a free earlier
     assert {f"FB10{n:02}" for n in range(3, 17)} <= set(seen), seen
@@ -119,6 +126,7 @@ def test_text_round_trip_and_places() -> None:
     pipeline = parse_pipeline(RIGHT, "rows.fbpl")
     assert format_pipeline(pipeline) == RIGHT
     assert format_pipeline(parse_pipeline(LATER)) == LATER
+    assert format_pipeline(parse_pipeline(SUMS)) == SUMS
     step = pipeline.rows[0][1]
     assert str(step.span) == "rows.fbpl:10:3"
 

@@ -148,6 +148,8 @@ class StepLayers:
             for b in range(low + 1, high + 1):
                 found.setdefault(b, why)
 
+        for names, what, layers in self._caller_spans():
+            bar(min(layers), max(layers), f"{what} {' = '.join(names)} is used on both sides")
         for c, layer in self.layer_C.items():
             for a in inst.reads_C[c]:
                 name = inst.names_A[a]
@@ -159,8 +161,6 @@ class StepLayers:
                     bar(min(maker, layer), max(maker, layer), f"%{name} is read on both sides")
                 elif not forward and maker > layer + 1:
                     bar(layer, maker, f"the gradient %{name} is read further before")
-        for names, what, layers in self._caller_spans():
-            bar(min(layers), max(layers), f"{what} {' = '.join(names)} is used on both sides")
         for b in range(1, len(self)):
             if not self.act_B[b]:
                 found.setdefault(b, "nothing crosses")
@@ -476,6 +476,8 @@ class StepLayers:
             notes = [Note(each) for each in why][:5]
             message = f"{ranks} ranks for a model that falls into {stages} stages at most"
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
+            if tied := [names for names, _, layers in self._caller_spans() if len(names) > 1 < len(layers)]:
+                hint += f", or give {' and '.join(tied[0])} a parameter each"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 
     def stage_program(self, stage: PipelineStage) -> StageProgram:

@@ -122,8 +122,10 @@ def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
 
 
 def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
-    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch."""
+    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch. Stages
+    that make values again do so there."""
     cases = ("mlp:16:one-f-one-b:torch", "cnn:4:gpipe:torch", "gpt:4:interleaved:torch")
+    cases += (f"cnn:4:{RECOMPUTE}:torch:tight", f"gpt:4:{RECOMPUTE}:torch:tight")
     first, second = ran(2, *cases)
     for n, case in enumerate(cases):
         answers = []
@@ -132,6 +134,7 @@ def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
             answers.append(told[n])
             assert told[n]["equal"], case
             assert told[n]["csv"] == first[1][n]["csv"]
+            assert bool(told[n]["remade"]) == case.endswith("tight")
         assert sum(len(a["gradients"]) for a in answers) > 3
         (loss,) = (a["losses"] for a in answers if a["losses"][0] is not None)
         assert loss[0] == pytest.approx(loss[1], rel=1e-6)
