@@ -130,16 +130,21 @@ def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
     """Two steps of each: equal bits of gradients, buffers and generators, and the bytes of this
-    rank. If `tight` the budget is less than what the ranks take without one."""
+    rank. `tight`: a budget that makes ranks compute again; or its bytes, for roofline costs."""
     (model, batch), (eager, _) = made(name), made(name)
     options: dict[str, Any] = {"link": "12GB/s", "timeout_s": 120}
+    if tight.isdigit():
+        options["device"] = "v100-16gb"
 
     def planned(budget: int | None) -> PipelineStep:
         return pipeline(
             model, batch, microbatches=microbatches, planner=planner, budget=budget, **options
         )
 
-    step = tightened(planned) if tight else planned(None)
+    if tight.isdigit():
+        step = planned(int(tight))
+    else:
+        step = tightened(planned) if tight else planned(None)
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
