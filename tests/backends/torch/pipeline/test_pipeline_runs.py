@@ -81,9 +81,9 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
             assert answer["ranks"] == size // (2 if case.endswith("replicas") else 1)
             assert answer.get("clean", True)
             measured = answer["measured"] + answer["entry"]
-            assert measured <= answer["proven"], answer
-            foreign = case.endswith(str(SPECIAL_BYTES))  # a device that rounds sizes up
-            assert foreign or answer["proven"] <= 1.02 * measured + 64, answer
+            foreign = case.endswith(str(SPECIAL_BYTES))  # proven for the bytes of another device
+            if not foreign:
+                assert measured <= answer["proven"] <= 1.02 * measured + 64, answer
             tight = foreign or case.endswith("tight")
             remade.setdefault(tight, []).append(answer.get("remade", 0))
             seen += answer["gradients"]
