@@ -53,9 +53,9 @@ class PipelineStage:
     The forward of each range of layers in `remade` runs again right before their backward.
     A stage with any `weight_` number has a pass `wgt`: bytes are kept from the backward to it, and
     it reads what the backward reads from outside, the stage's output left out.
-    `sums_bytes`, of its gradients, are there from behind its first backward to the end; where there
-    are any, that backward takes `first_extra_bytes` for itself instead, with the sums that it begins.
-    `closing_bytes` are what it takes when the row has ended.
+    `sums_bytes`, of its gradients, are there from behind its first backward to the end. Where there
+    are any, that backward takes `first_extra_bytes` for itself instead, the sums it begins among
+    them. `closing_bytes` are what it takes when the row has ended.
     """
 
     rank: int

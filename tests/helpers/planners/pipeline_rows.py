@@ -103,7 +103,10 @@ LATER = (
 
 SUMS = (
     RIGHT.replace("budget 139\n", "budget 139\nmessages 3\n")
-    .replace("held 50 keep 30 extra 3 5 crosses 8 8", "held 38 keep 30 extra 3 5 crosses 8 8 sums 12 first 9")
+    .replace(
+        "held 50 keep 30 extra 3 5 crosses 8 8",
+        "held 38 keep 30 extra 3 5 crosses 8 8 sums 12 first 9",
+    )
     .replace("reads input\n", "reads input closing 50\n")
     .replace("peaks 139 103", "peaks 131 110")
 )

@@ -425,12 +425,15 @@ class StepLayers:
             uncuttable_B=frozenset(self.obstacles_B),
         )
 
-    def bound_layers(self, layers: Layers) -> Layers:
-        """The same with bytes that are at most those of any stage."""
+    def bound_layers(self, layers: Layers, *, remakes: bool) -> Layers:
+        """The same with bytes that are at most those of any stage; if it `remakes` it may keep
+        nothing."""
         weights = [self.weight_bytes((layer, layer + 1)) for layer in range(len(self))]
         return replace(
             layers,
             held_bytes_L=tuple(weights),
+            kept_bytes_L=(0,) * len(self) if remakes else layers.kept_bytes_L,
+            output_read_B=() if remakes else layers.output_read_B,
             inner_bytes_L=(),
             extra_bytes_L=(),
             counts_buffers=False,
@@ -476,7 +479,9 @@ class StepLayers:
             notes = [Note(each) for each in why][:5]
             message = f"{ranks} ranks for a model that falls into {stages} stages at most"
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
-            if tied := [names for names, _, layers in self._caller_spans() if len(names) > 1 < len(layers)]:
+            if tied := [
+                names for names, _, layers in self._caller_spans() if len(names) > 1 < len(layers)
+            ]:
                 hint += f", or give {' and '.join(tied[0])} a parameter each"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from time import monotonic
 from typing import ClassVar, Literal
 
@@ -37,7 +36,8 @@ class MadPipe(PipelinePlanner):
     the `tries` best of which are scheduled by the integer program, each only below the best so far.
 
     `grid` rounds labels up to so many parts, 0 for none: then the first phase is a lower bound.
-    `options=recompute` lets a stage make inner values of its layers again.
+    `options=recompute` lets a stage make inner values of its layers again. It searches smaller
+    memories too: over those of `memories` the period never rises with the memory.
     """
 
     name: ClassVar[str] = "madpipe"
@@ -74,8 +74,9 @@ class MadPipe(PipelinePlanner):
         bound: int | None = layers.least_period_ns
         if not self.grid and special.first_ns != 0:
             # Where no labels are below them, contiguous stages are best.
-            found = (special.first_ns, least and least.period_ns)
-            bound = min(ns for ns in found if ns is not None)
+            bound = special.first_ns
+            if least is not None:
+                bound = min(least.period_ns, bound or least.period_ns)
         return Planned(special.best, bound, special.late)
 
 
@@ -103,9 +104,9 @@ class _Special:
         return None if self.best is None else self.best.period_ns
 
     def run(self) -> None:
-        """Searches the memory, then each of `memories` below it, until no labels promise more.
-        (Less memory has none that more has not, so then no smaller one has.) Each search depends on
-        its memory alone: with more memory, all that was found for less is found again."""
+        """Searches the memory, then each of `memories` below it, until no labels promise more:
+        less memory has none that more has not. Each search depends on its memory alone, so with
+        more memory all that was found for less is found again."""
         grid, task, first = self.planner.grid, self.task, 1
         deadline = 0.0
         with MilpSolver() as solver:
@@ -157,7 +158,8 @@ class _Special:
 def memories(limit_bytes: int | None) -> Iterator[int | None]:
     """A memory, then smaller ones: 1, 1.25, 1.5, 1.75 times a power of two, in GB.
 
-    >>> [size // 10**6 for size in islice(memories(8_500_000_000), 6)]
+    >>> some = memories(8_500_000_000)
+    >>> [next(some) // 10**6 for _ in range(6)]
     [8500, 8000, 7000, 6000, 5000, 4000]
     """
     yield limit_bytes

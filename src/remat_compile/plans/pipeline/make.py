@@ -89,8 +89,9 @@ def _number(microbatches: int | str) -> int:
 class MadePipeline:
     """A pipeline with its claims, where it came from, and what was found of it twice.
 
-    `bound_ns` is a lower bound on the period of periodic pipelines that keep everything, with at
-    most one rank of several stages; `step` has the cNodes of `parts`.
+    `bound_ns` is a lower bound on the period of periodic pipelines with at most one rank of several
+    stages; if the plan makes nothing again, of those that do not either. `step` has the cNodes of
+    `parts`.
     """
 
     pipeline: Pipeline
@@ -201,5 +202,7 @@ def _make(
     bound = layers.least_period_ns
     shared = sum(plan.ranks.count(rank) > 1 for rank in set(plan.ranks))
     if bounded and len(layers.cuts) <= _BOUND_LAYERS and shared < 2:
-        bound = least_period_bound(step.bound_layers(layers), monotonic() + _BOUND_S)
+        remakes = any(way.remade for way in plan.ways)
+        shape = step.bound_layers(layers, remakes=remakes)
+        bound = least_period_bound(shape, monotonic() + _BOUND_S)
     return MadePipeline(pipeline, plan, step, parts, trace, verdict, bound)

@@ -57,9 +57,10 @@ class PipelineStep:
 
     It adds the gradients of the mean loss over micro-batches to `.grad` of the parameters that this
     rank's stages use, updates their buffers, and returns that mean loss on the rank of the last
-    stage, None elsewhere. Gradients that are there already take their bytes once more. With an
-    `optimizer` it then updates these parameters, their gradients clipped to `max_grad_norm` (that
-    of all ranks together), and leaves no gradients of them.
+    stage, None elsewhere. Gradients that are there already take their bytes once more, in a first
+    backward also the largest of them. With an `optimizer` it then updates these parameters, their
+    gradients clipped to `max_grad_norm` (that of all ranks together), and leaves no gradients of
+    them.
 
     If a step fails on any rank, the ranks raise FB1030 and nothing of theirs is changed. (A rank
     that ends while all ranks tell each other that their rows are done may leave some that were told

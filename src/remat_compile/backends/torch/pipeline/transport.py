@@ -20,7 +20,6 @@ from torch import Tensor
 from ....ir.diagnostics import fail
 from ....ir.pipeline import Value
 
-
 WORD_BYTES = 8
 """Bytes with which a rank says that its row has ended."""
 

@@ -71,7 +71,8 @@ class SpecialAllocation:
 
 class LabelSearch:
     """The labels of a chain. `grid`: values are rounded up to so many parts of T and of the memory
-    that is needed at all, which keeps sets small and loses the bound; 0 for exact ones. `alone` has the ways of stages."""
+    that is needed at all, which keeps sets small and loses the bound; 0 for exact ones. `alone` has
+    the ways of stages."""
 
     def __init__(
         self,
