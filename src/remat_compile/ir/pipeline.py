@@ -55,7 +55,8 @@ class PipelineStage:
     it reads what the backward reads from outside, the stage's output left out.
     `sums_bytes`, of its gradients, are there from behind its first backward to the end. Where there
     are any, that backward takes `first_extra_bytes` for itself instead, the sums it begins among
-    them. `closing_bytes` are what it takes when the row has ended.
+    them. Those that `wgt` begins are `weight_sums_bytes` and `weight_first_bytes`, in the same way.
+    `closing_bytes` are what it takes when the row has ended.
     """
 
     rank: int
@@ -72,6 +73,8 @@ class PipelineStage:
     weight_ns: int = 0
     weight_keep_bytes: int = 0
     weight_extra_bytes: int = 0
+    weight_sums_bytes: int = 0
+    weight_first_bytes: int = 0
     sums_bytes: int = 0
     first_extra_bytes: int = 0
     closing_bytes: int = 0

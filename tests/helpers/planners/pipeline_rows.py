@@ -112,6 +112,11 @@ SUMS = (
 )
 """`RIGHT`, with sums of gradients that begin in the first backward, and bytes behind the rows."""
 
+LATE_SUMS = LATER.replace("keep 9 extra 3", "keep 9 extra 3 begins 30 first 20").replace(
+    "peaks 139 103", "peaks 139 133"
+)
+"""`LATER`, with sums that begin in the first pass of gradients of parameters."""
+
 
 @dataclass(frozen=True)
 class Break:
@@ -184,6 +189,8 @@ BREAKS: Sequence[Break] = (
     Break("freed before gradients of parameters read it", "FB1006",
           "  wgt 1 mb 1\n  free act 0 mb 1\n", "  free act 0 mb 1\n  wgt 1 mb 1\n", text=LATER),
     Break("bytes kept for gradients of parameters", "FB1018", "keep 9", "keep 30", text=LATER),
+    Break("bytes of late sums", "FB1018", "begins 30", "begins 31", text=LATE_SUMS),
+    Break("bytes of the first late pass", "FB1018", "first 20", "first 51", text=LATE_SUMS),
     Break("bytes of sums", "FB1018", "sums 12", "sums 40", text=SUMS),
     Break("bytes of the first backward", "FB1018", "first 9", "first 10", text=SUMS),
     Break("bytes behind a row", "FB1018", "closing 50", "closing 51", text=SUMS),

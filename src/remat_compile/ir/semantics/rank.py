@@ -96,16 +96,18 @@ class RankMachine:
         in_order = not k or (step.word, s, k - 1) in self.ran
         self._require(in_order, "FB1013", step, f"micro-batch {k - 1} has not run")
         if step.word == "bwd":
-            begins = not k and stage.sums_bytes
+            begins = not k and stage.sums_bytes > 0
             own = stage.first_extra_bytes if begins else stage.backward_extra_bytes
             during = self._backward(step) + own
-            self.now_bytes += stage.sums_bytes if begins else 0
+            self.now_bytes += begins * stage.sums_bytes
         elif step.word == "wgt":
             self._require((s, k) in self.deferred, "FB1006", step, "its backward has not run")
             self._need_outer(step)
-            during = self.now_bytes + stage.weight_extra_bytes
+            begins = not k and stage.weight_sums_bytes > 0
+            own = stage.weight_first_bytes if begins else stage.weight_extra_bytes
+            during = self.now_bytes + own
             self.deferred.discard((s, k))
-            self.now_bytes -= stage.weight_keep_bytes
+            self.now_bytes += begins * stage.weight_sums_bytes - stage.weight_keep_bytes
         else:
             if s:
                 self._need(("act", s - 1, k), step)

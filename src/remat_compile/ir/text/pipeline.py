@@ -32,7 +32,7 @@ _STAGE = re.compile(
     rf"stage {_NUMBER} on {_NUMBER} layers {_NUMBER}\.\.{_NUMBER} fwd {_NUMBER}ns bwd {_NUMBER}ns "
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
     r"(?: reads ((?:input)?(?: ?output)?))?"
-    rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER})?"
+    rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER}(?: begins {_NUMBER} first {_NUMBER})?)?"
     rf"(?: sums {_NUMBER} first {_NUMBER})?(?: closing {_NUMBER})?"
     r"(?: remakes ((?: ?\d{1,9}\.\.\d{1,9})+))?"
 )
@@ -80,6 +80,11 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             + (
                 f" wgt {s.weight_ns}ns keep {s.weight_keep_bytes} extra {s.weight_extra_bytes}"
                 if "wgt" in s.passes
+                else ""
+            )
+            + (
+                f" begins {s.weight_sums_bytes} first {s.weight_first_bytes}"
+                if s.weight_sums_bytes
                 else ""
             )
             + (f" sums {s.sums_bytes} first {s.first_extra_bytes}" if s.sums_bytes else "")
@@ -195,11 +200,11 @@ class _Reader:
     def _stage(self, line: str, span: Span) -> None:
         match = self._match(_STAGE, line, span)
         said = match.groups(default="0")
-        number, *numbers = map(int, (*said[:12], *said[13:19]))
+        number, *numbers = map(int, (*said[:12], *said[13:21]))
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
-        segments = [part.split("..") for part in (match[20] or "").split()]
+        segments = [part.split("..") for part in (match[22] or "").split()]
         self.stages.append(
             PipelineStage(
                 **dict(zip(_STAGE_NUMBERS, numbers, strict=True)),

@@ -9,7 +9,7 @@ updated buffer or other value is used on both sides.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -19,7 +19,7 @@ from ...ir.graph import CALLER_KINDS, DTYPE_BYTES
 from ...ir.pipeline import PipelineStage, StageProgram
 from ...ir.program import Program
 from ...ir.semantics.sizes import Sizes
-from ..chains.stages import forms, needed_at_start, needed_part, profile_of, written_by
+from ..chains.stages import needed_at_start, needed_part, profile_of, written_by
 from ..instance import Instance
 from .layers import Layers, Range
 
@@ -42,6 +42,8 @@ class StageParts:
     weights: tuple[int, ...] = ()
     weight_keep_bytes: int = 0
     weight_extra_bytes: int = 0
+    weight_sums_bytes: int = 0
+    weight_first_bytes: int = 0
     sums_bytes: int = 0
     first_extra_bytes: int = 0
     closing_bytes: int = 0
@@ -234,16 +236,20 @@ class StepLayers:
         params = self.program.binding.params
         return Counter(index[storage[p.grad]] for p in params if p.grad is not None)
 
-    def _first_during(self, run: Sequence[int], during: Sequence[int]) -> int:
-        """The most bytes during the backward that begins the sums, where the others take `during`:
-        what it makes stays, and a storage of several gradients is copied for all but the first."""
-        inst, most, sums = self.instance, 0, 0
-        for (c, first), now in zip(forms(inst, run, again=True), during, strict=True):
-            made = [a for a in inst.writes_C[c] if first and a in self._sums_of]
-            copies = sum((self._sums_of[a] - 1) * inst.size_A[a] for a in made)
-            most = max(most, now + sums + copies)
-            sums += copies + self.bytes_of(made)
-        return most
+    def _first(
+        self, run: Sequence[int], alive: Collection[int], keep: Collection[int]
+    ) -> tuple[int, int]:
+        """The sums that a pass begins, and the most bytes during it then: of each gradient that it
+        makes a storage stays, and a copy for each further parameter that has its own there."""
+        inst, copies, sums, most = self.instance, 0, 0, 0
+        made = {a for c in run for a in inst.writes_C[c] if a in self._sums_of}
+        _, during = profile_of(inst, run, alive, {*keep, *made}, again=True)
+        for c, now in zip(run, during, strict=bool(run)):
+            for a in made.intersection(inst.writes_C[c] if inst.phase_C[c] != "fwd" else ()):
+                copies += (self._sums_of[a] - 1) * inst.size_A[a]
+                sums += self._sums_of[a] * inst.size_A[a]
+            most = max(most, now + copies)
+        return sums, most
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
@@ -359,11 +365,14 @@ class StepLayers:
         late = (read & (kept | loss | made)) - self.grad_B[j]
         _, during = profile_of(inst, backward, kept | given, given | passed | late, again=True)
         rest = keep - self.bytes_of(tokens) + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
-        first = self._first_during(backward, during) if backward else 0
+        _, first = self._first(backward, kept | given, given | passed | late)
         # The mean of the losses: they in a row, in float32 if they are shorter, three words.
         loss_bytes = self._loss_bytes((i, j))
         mean = loss_bytes and microbatches * (loss_bytes + 4 * (loss_bytes < 4)) + 24
         _, behind = profile_of(inst, weights, late | given, given, again=False)
+        late_sums, late_first = self._first(weights, late | given, given)
+        left = self.bytes_of(late | self.grad_B[j])
+        sums = self.weight_bytes((i, j)) - late_sums
         return StageParts(
             forward,
             backward,
@@ -377,9 +386,11 @@ class StepLayers:
             max(0, max(during) - rest),
             weights,
             self.bytes_of(late),
-            max(0, max(behind) - self.bytes_of(late | self.grad_B[j])) if weights else 0,
-            self.weight_bytes((i, j)),
-            max(0, first - rest),
+            max(0, max(behind) - left) if weights else 0,
+            late_sums,
+            max(0, late_first - left) if late_sums else 0,
+            sums,
+            max(0, first - rest) if sums else 0,
             max(mean, self.update_bytes((i, j))[1]),
         )
 

@@ -68,6 +68,8 @@ def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStag
         weight_ns=weight_ns,
         weight_keep_bytes=parts.weight_keep_bytes if parts else keep if weight_ns else 0,
         weight_extra_bytes=parts.weight_extra_bytes if parts else 0,
+        weight_sums_bytes=parts.weight_sums_bytes if parts else 0,
+        weight_first_bytes=parts.weight_first_bytes if parts else 0,
         sums_bytes=parts.sums_bytes if parts else 0,
         first_extra_bytes=parts.first_extra_bytes if parts else 0,
         closing_bytes=parts.closing_bytes if parts else 0,

@@ -358,7 +358,8 @@ def check_update(pipeline: Pipeline, step: StepLayers) -> None:
     for rank, peak in enumerate(pipeline.claims.peak_bytes_R):
         stages = [s for s in pipeline.stages if s.rank == rank]
         _, more = step.update_bytes(*((s.first, s.last) for s in stages))
-        total = sum(s.held_bytes + s.sums_bytes for s in stages) + more
+        held = sum(s.held_bytes + s.sums_bytes + s.weight_sums_bytes for s in stages)
+        total = held + more
         if total > peak:
             message = f"the optimizer's step on rank {rank} takes {total} bytes, its rows {peak}"
             fail("FB0742", message, hint="make the optimizer with foreach=False")

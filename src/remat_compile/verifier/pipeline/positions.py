@@ -190,7 +190,9 @@ class RowPositions:
                 for weights in self.runs.get(("wgt", s, k), ()):
                     change[backward + 1] += stage.weight_keep_bytes
                     change[weights + 1] -= stage.weight_keep_bytes
-                    own[weights] += stage.weight_extra_bytes
+                    late = k == 0 and stage.weight_sums_bytes > 0
+                    own[weights] += stage.weight_first_bytes if late else stage.weight_extra_bytes
+                    change[weights + 1] += stage.weight_sums_bytes if late else 0
         for value in self._values():
             stage = p.stages[value[1]]
             size = stage.activation_bytes if value[0] == "act" else stage.gradient_bytes

@@ -218,10 +218,11 @@ class RankRun:
     def _backward(self, s: int, k: int) -> None:
         stage, p = self.stages[s], self.pipeline
         instances = self.saved.pop((s, k))
-        if s:
+        if p.stages[s].reads_input:
             self._enter(instances, ("act", s - 1, k))
-        if s < p.last_stage:
+        if p.stages[s].reads_output:
             self._enter(instances, ("act", s, k))
+        if s < p.last_stage:
             self._enter(instances, ("grad", s, k))
         graph = self.program.graph
         later = {a for c in stage.weights for a in graph.reads(graph.cnode[c])}
