@@ -197,7 +197,7 @@ def tightened(planned: Callable[[int | None], PipelineStep]) -> PipelineStep:
     without a budget if there is none."""
     free = planned(None)
     assert free.pipeline.claims is not None
-    for percent in range(130, 40, -4):
+    for percent in range(120, 40, -10):
         try:
             step = planned(max(free.pipeline.claims.peak_bytes_R) * percent // 100)
         except FBError as error:
