@@ -34,8 +34,8 @@ from remat_compile.planners.pipeline.layers import Layers
 
 NETS = "resnet50,resnet101,inception3,densenet121"
 PLANNERS = (
-    "pipedream,pipedream{memory=depth},one-f-one-b,madpipe{phase2_s=10.0},"
-    "one-f-one-b{options=recompute},madpipe{phase2_s=10.0,options=recompute}"
+    "pipedream,pipedream{memory=depth},one-f-one-b,madpipe,"
+    "one-f-one-b{options=recompute},madpipe{options=recompute}"
 )
 COPIES = 3
 Figures = dict[tuple[str, str, str, str], dict[str, int | None]]

@@ -125,7 +125,7 @@ def one_special(layers: Layers) -> Iterator[tuple[tuple[Range, ...], tuple[int, 
 def with_ways(
     layers: Layers,
 ) -> Iterator[tuple[tuple[Range, ...], tuple[int, ...], tuple[StageWay, ...]]]:
-    """Those allocations with each choice of ways."""
+    """Allocations with one special rank at most, with each choice of ways."""
     for stages, ranks in one_special(layers):
         for ways in product(*(tuple(layers.ways(i, j)) for i, j in stages)):
             yield stages, ranks, ways

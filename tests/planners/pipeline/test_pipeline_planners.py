@@ -101,7 +101,7 @@ def test_a_special_rank_with_recompute_is_never_worse(microbatches: int | None) 
 def test_more_memory_never_makes_the_period_of_madpipe_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the search of a memory misses an allocation, that of less memory finds it."""
+    """The search of less memory finds the allocation that the search of more memory misses."""
     gb = 10**9
     lemma_10 = layers_of([1, 2, 1], weights=[gb, 2 * gb, gb], ranks=2, memory=5 * gb // 2)
     more = lemma_10.with_memory(27 * gb // 10)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 
 from ...ir.analysis.separators import chain_of
@@ -22,31 +22,7 @@ from ...ir.semantics.sizes import Sizes
 from ..chains.stages import needed_at_start, needed_part, profile_of, written_by
 from ..instance import Instance
 from .layers import Layers, Range
-
-
-@dataclass(frozen=True)
-class StageParts:
-    """The cNodes of a stage by number, as they run (the loss in the last forward, `weights` in a
-    third pass), and its bytes as `ir/pipeline.py` has them."""
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    kept: frozenset[int]
-    tokens: frozenset[int]
-    reads_input: bool
-    reads_output: bool
-    held_bytes: int
-    keep_bytes: int
-    forward_extra_bytes: int
-    backward_extra_bytes: int
-    weights: tuple[int, ...] = ()
-    weight_keep_bytes: int = 0
-    weight_extra_bytes: int = 0
-    weight_sums_bytes: int = 0
-    weight_first_bytes: int = 0
-    sums_bytes: int = 0
-    first_extra_bytes: int = 0
-    closing_bytes: int = 0
+from .parts import StageParts
 
 
 UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
@@ -207,7 +183,7 @@ class StepLayers:
         return total + microbatches * self._loss_bytes(stage) + self.update_bytes(stage)[0]
 
     def _loss_bytes(self, stage: Range) -> int:
-        """Those of one micro-batch's loss; 0 for all stages but the last."""
+        """The bytes of one micro-batch's loss; 0 for all stages but the last."""
         graph = self.program.graph
         made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
         each = sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
@@ -231,7 +207,7 @@ class StepLayers:
 
     @cached_property
     def _sums_of(self) -> Counter[int]:
-        """How many parameters have their gradient in each storage."""
+        """The number of parameters that have their gradient in each storage."""
         index, storage = self.instance.index_A, self.program.graph.storage
         params = self.program.binding.params
         return Counter(index[storage[p.grad]] for p in params if p.grad is not None)

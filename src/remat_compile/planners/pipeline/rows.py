@@ -16,7 +16,7 @@ from itertools import product
 
 from ...ir.pipeline import Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun, Value
 from .contract import PipelinePlan
-from .from_program import StageParts
+from .parts import StageParts
 
 
 def pipeline_of(

@@ -14,8 +14,9 @@ from ...ir.text.pipeline import format_pipeline
 from ...ir.units import format_bytes, format_ns
 from ...planners.contract import Infeasible, Progress
 from ...planners.pipeline.contract import PipelinePlan, PipelinePlanner, parse_pipeline_planner
-from ...planners.pipeline.from_program import StageParts, StepLayers
+from ...planners.pipeline.from_program import StepLayers
 from ...planners.pipeline.madpipe import least_period_bound
+from ...planners.pipeline.parts import StageParts
 from ...planners.pipeline.pattern import first_true
 from ...planners.pipeline.rows import pipeline_of
 from ...verifier.pipeline import PipelineVerdict, check_pipeline

@@ -83,8 +83,10 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
             assert answer.get("clean", True)
             measured = answer["measured"] + answer["entry"]
             foreign = case.endswith(str(SPECIAL_BYTES))  # proven for the bytes of another device
+            # A gradient that is added to in place counts twice until the third pass.
+            most = 1.03 if "zb-h1" in case else 1.02
             if not foreign:
-                assert measured <= answer["proven"] <= 1.02 * measured + 64, answer
+                assert measured <= answer["proven"] <= most * measured + 64, answer
                 # A second step goes on from gradients, which count as the caller's.
                 again = answer.get("again", 0) + answer["entry"]
                 assert again <= answer["proven"] + answer.get("largest", 0), answer
