@@ -24,7 +24,6 @@ from ..instance import Instance
 from .layers import Layers, Range
 from .parts import StageParts
 
-
 UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
 
 

@@ -1,4 +1,4 @@
-"""The cNodes and bytes of one stage, as `from_program.py` finds them and `rows.py` declares them."""
+"""The cNodes and bytes of a stage, as `from_program.py` finds them and `rows.py` declares them."""
 
 from __future__ import annotations
 
