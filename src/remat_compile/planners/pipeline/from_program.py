@@ -220,7 +220,7 @@ class StepLayers:
         made = {a for c in run for a in inst.writes_C[c] if a in self._sums_of}
         _, during = profile_of(inst, run, alive, {*keep, *made}, again=True)
         for c, now in zip(run, during, strict=bool(run)):
-            for a in made.intersection(inst.writes_C[c] if inst.phase_C[c] != "fwd" else ()):
+            for a in made.intersection(inst.writes_C[c]):
                 copies += (self._sums_of[a] - 1) * inst.size_A[a]
                 sums += self._sums_of[a] * inst.size_A[a]
             most = max(most, now + copies)
@@ -229,12 +229,7 @@ class StepLayers:
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
         i, j = stage
-        graph, inst = self.program.graph, self.instance
-        index = inst.index_A
-        final = {
-            index[graph.storage[p.grad]] for p in self.program.binding.params if p.grad is not None
-        }
-        return {a for a in final if a in self.made_A and i <= self.made_A[a][0] < j}
+        return {a for a in self._sums_of if a in self.made_A and i <= self.made_A[a][0] < j}
 
     @cached_property
     def _again_C(self) -> list[bool]:
