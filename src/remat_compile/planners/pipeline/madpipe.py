@@ -116,7 +116,8 @@ class _Special:
                 found = labels.least(self.below_ns, first)
                 if not self.first_ns:
                     self.first_ns = found
-                    task.progress(f"madpipe: first phase {found} ns")
+                    first_phase = "finds none" if found is None else f"{found} ns"
+                    task.progress(f"madpipe: first phase {first_phase}")
                     deadline = min(task.deadline, monotonic() + self.planner.phase2_s)
                 if found is None:
                     return
