@@ -140,8 +140,8 @@ class Claims:
 @dataclass(frozen=True)
 class Pipeline:
     """Rows by rank. `link_bytes_per_s` is that of each pair of ranks (None: copies take no time);
-    `budget_bytes` bounds each rank (None: no bound); each takes `message_bytes` when its row has
-    ended, if its stages' closings take no more."""
+    `budget_bytes` bounds each rank (None: no bound). Each takes `draw_bytes` before its row, and
+    `message_bytes` when it has ended, if its stages' closings take no more."""
 
     planner: str
     microbatches: int
@@ -151,6 +151,7 @@ class Pipeline:
     budget_bytes: int | None = None
     claims: Claims | None = None
     message_bytes: int = 0
+    draw_bytes: int = 0
 
     @property
     def ranks(self) -> int:

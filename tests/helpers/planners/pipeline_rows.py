@@ -195,6 +195,7 @@ BREAKS: Sequence[Break] = (
     Break("bytes of the first backward", "FB1018", "first 9", "first 10", text=SUMS),
     Break("bytes behind a row", "FB1018", "closing 50", "closing 51", text=SUMS),
     Break("bytes of messages", "FB1018", "messages 3", "messages 51", text=SUMS),
+    Break("bytes before a row", "FB1018", "messages 3\n", "messages 3\ndraws 51\n", text=SUMS),
     Break("over the budget behind a row", "FB1017", "budget 139", "budget 109",
           text=SUMS.replace("peaks 131", "peaks 109").replace("keep 30", "keep 19")),
     Break("over the budget", "FB1017", "budget 139", "budget 138"),

@@ -31,7 +31,7 @@ class RankMachine:
     def __post_init__(self) -> None:
         stages = self.pipeline.stages
         self.now_bytes = sum(s.held_bytes for s in stages if s.rank == self.rank)
-        self.peak_bytes = self.now_bytes
+        self.peak_bytes = self.now_bytes + self.pipeline.draw_bytes
 
     def run(self) -> None:
         """All steps of the row, then the rules about its end. Raises the first broken rule."""

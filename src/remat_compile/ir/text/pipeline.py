@@ -39,7 +39,7 @@ _STAGE = re.compile(
 _STAGE_NUMBERS = [f.name for f in fields(PipelineStage) if f.type == "int"]
 _HEAD = re.compile(r'pipeline 1 by ("(?:[^"\\]|\\.)*")')
 _CLAIMS = re.compile(rf"claims period {_NUMBER}ns makespan {_NUMBER}ns peaks ((?: ?\d{{1,19}})+)")
-_ONCE = re.compile(rf"(microbatches|link|budget|messages) {_NUMBER}")
+_ONCE = re.compile(rf"(microbatches|link|budget|messages|draws) {_NUMBER}")
 _ROW = re.compile(rf"row {_NUMBER}")
 _EXPECTED = "see spec/pipelines.md for what a line may say"
 
@@ -69,6 +69,8 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
         yield f"budget {pipeline.budget_bytes}"
     if pipeline.message_bytes:
         yield f"messages {pipeline.message_bytes}"
+    if pipeline.draw_bytes:
+        yield f"draws {pipeline.draw_bytes}"
     for number, s in enumerate(pipeline.stages):
         reads = [w for w, on in (("input", s.reads_input), ("output", s.reads_output)) if on]
         yield (
@@ -148,6 +150,7 @@ class _Reader:
             self.once.get("budget"),
             self.claims,
             self.once.get("messages", 0),
+            self.once.get("draws", 0),
         )
 
     def _has(self, word: str) -> bool:
@@ -165,6 +168,7 @@ class _Reader:
             "link": self._number,
             "budget": self._number,
             "messages": self._number,
+            "draws": self._number,
             "stage": self._stage,
             "claims": self._claims,
             "row": self._row,

@@ -276,18 +276,29 @@ class StepLayers:
                     gone.add(inst.ends_C[c])
         return found
 
-    def _draw_bytes(self, forward: Iterable[int], beside: int) -> int:
-        """Bytes that random cNodes take above `beside`.
-
-        Each of them runs once before the row; a forward that draws also reads a state.
-        """
-        inst = self.instance
-        random = [c for c, token in enumerate(inst.token_C) if token >= 0]
-        most = max(
-            (inst.workspace_C[c] + self.bytes_of(inst.writes_C[c]) for c in random), default=0
+    @cached_property
+    def draw_bytes(self) -> int:
+        """Bytes of the largest random cNode, on operands of one element. On each rank all of them
+        run before the row, for the generator's states."""
+        inst, anode = self.instance, self.program.graph.anode
+        operands = [
+            [DTYPE_BYTES.get(anode[inst.names_A[a]].dtype, 0) for a in reads]
+            for reads in inst.reads_C
+        ]
+        return max(
+            (
+                inst.workspace_C[c] + self.bytes_of(inst.writes_C[c]) + sum(operands[c])
+                for c, token in enumerate(inst.token_C)
+                if token >= 0
+            ),
+            default=0,
         )
-        state = max((inst.size_A[inst.token_C[c]] for c in forward if c in random), default=0)
-        return max(most - beside, state)
+
+    def _state_bytes(self, forward: Iterable[int]) -> int:
+        """Those of the generator's state that a forward which draws reads."""
+        inst = self.instance
+        tokens = [inst.token_C[c] for c in forward if inst.token_C[c] >= 0]
+        return max((inst.size_A[token] for token in tokens), default=0)
 
     def parts(
         self,
@@ -328,7 +339,7 @@ class StepLayers:
         held = kept | tokens | loss
         _, during = profile_of(inst, forward, (), held | output, again=False, tokens=tokens)
         beside = keep + self.bytes_of(output)
-        forward_extra = max(0, max(during) - beside, self._draw_bytes(forward, beside))
+        forward_extra = max(max(during) - beside, self._state_bytes(forward))
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
         made = written_by(inst, backward, again=True)
         read = {a for c in weights for a in inst.reads_C[c]}
@@ -423,10 +434,11 @@ class StepLayers:
     def _extra(self, layer: int, parts: StageParts) -> int:
         """What a layer may take for itself inside a stage: there its input and output, and the
         gradients of both, are no buffers of a cut."""
-        around = (self.act_B, self.grad_B)
-        inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
+        crossing = (self.act_B, self.grad_B)
+        inner = sum(self.bytes_of(x[b]) for x in crossing for b in (layer, layer + 1))
         own = max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
-        return max(own, parts.closing_bytes - parts.keep_bytes)
+        around = max(parts.closing_bytes, self.draw_bytes)
+        return max(own, around - parts.keep_bytes)
 
     def backward_reads(self, b: int) -> tuple[bool, bool]:
         """True where backwards behind and before boundary b read what crosses it."""

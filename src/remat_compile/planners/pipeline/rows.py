@@ -25,6 +25,7 @@ def pipeline_of(
     budget_bytes: int | None,
     parts: Sequence[StageParts] | None = None,
     message_bytes: int = 0,
+    draw_bytes: int = 0,
 ) -> Pipeline:
     """The rows of a plan for one step of so many micro-batches; bytes of stages by their `parts`
     where these are known."""
@@ -37,6 +38,7 @@ def pipeline_of(
         layers.link_bytes_per_s,
         budget_bytes,
         message_bytes=message_bytes,
+        draw_bytes=draw_bytes,
     )
     return replace(bare, rows=tuple(_Row(plan, bare, rank).steps() for rank in range(bare.ranks)))
 

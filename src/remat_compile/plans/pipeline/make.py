@@ -186,7 +186,7 @@ def _make(
             step.parts(i, j, m, remade=way.remade, defers=plan.pattern.defers(s))
             for s, ((i, j), way) in enumerate(zip(plan.stages, plan.ways, strict=True))
         )
-        pipeline = pipeline_of(plan, m, None, parts, step.message_bytes)
+        pipeline = pipeline_of(plan, m, None, parts, step.message_bytes, step.draw_bytes)
         trace = simulate_pipeline(pipeline)
         if request.budget_bytes is None or memory is None:
             break

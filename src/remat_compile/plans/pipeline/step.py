@@ -255,9 +255,10 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
                 problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
         if (s.reads_input, s.reads_output) != (parts.reads_input, parts.reads_output):
             problems.append((number, "its backward reads something else of its borders", s.span))
-    if pipeline.message_bytes < step.message_bytes:
-        messages = f"messages are {step.message_bytes} bytes, not {pipeline.message_bytes}"
-        problems.append((len(pipeline.stages) - 1, messages, None))
+    for name in ("message_bytes", "draw_bytes"):
+        size, told = getattr(step, name), getattr(pipeline, name)
+        if told < size:
+            problems.append((len(pipeline.stages) - 1, f"{name} are {size}, not {told}", None))
     if pipeline.stages[-1].last != len(step):
         problems.append((len(pipeline.stages) - 1, "layers are missing behind it", None))
     if problems:

@@ -202,4 +202,6 @@ class RowPositions:
         end = len(self.row)
         own[end] = max(p.message_bytes, sum(p.stages[s].closing_bytes for s in self.mine))
         levels = accumulate(change[n] for n in range(end + 1))
-        return max([held, *(held + level + own[n] for n, level in enumerate(levels))])
+        return max(
+            [held + p.draw_bytes, *(held + level + own[n] for n, level in enumerate(levels))]
+        )
