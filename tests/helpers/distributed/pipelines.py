@@ -24,6 +24,9 @@ from remat_compile import FBError, pipeline
 from remat_compile.backends.torch.pipeline import RankRun
 from remat_compile.device.memory import Mark, measure_regions
 from remat_compile.ir.pipeline import RowStep
+from remat_compile.planners.pipeline.contract import parse_pipeline_planner
+from remat_compile.planners.pipeline.from_program import StepLayers
+from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
 from remat_compile.plans.pipeline.step import PipelineStep
 
 BATCH = 80
@@ -144,7 +147,7 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
     if tight.isdigit():
         step = planned(int(tight))
     else:
-        step = tightened(planned) if tight else planned(None)
+        step = tightened(planned, planner) if tight else planned(None)
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
@@ -192,21 +195,32 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
     }
 
 
-def tightened(planned: Callable[[int | None], PipelineStep]) -> PipelineStep:
+def tightened(planned: Callable[[int | None], PipelineStep], planner: str) -> PipelineStep:
     """The step within the largest budget of those tried that makes anything again; the step
     without a budget if there is none."""
     free = planned(None)
-    assert free.pipeline.claims is not None
-    for percent in range(120, 40, -10):
-        try:
-            step = planned(max(free.pipeline.claims.peak_bytes_R) * percent // 100)
-        except FBError as error:
-            if error.diagnostics[0].code != "FB1020":
-                raise
-            break
-        if remade_layers(step):
-            return step
-    return free
+    found: list[int | None] = [None]
+    if not dist.get_rank():  # which has the measured costs
+        step, claims = StepLayers(free.program), free.pipeline.claims
+        assert claims is not None
+        for percent in range(130, 40, -4):
+            budget = max(claims.peak_bytes_R) * percent // 100
+            request = PipelineRequest(
+                parse_pipeline_planner(planner),
+                free.pipeline.ranks,
+                free.pipeline.microbatches,
+                budget,
+                free.pipeline.link_bytes_per_s,
+            )
+            try:
+                made = make_pipeline(step, request)
+            except FBError:
+                break
+            if any(stage.remade for stage in made.pipeline.stages):
+                found = [budget]
+                break
+    dist.broadcast_object_list(found)
+    return free if found[0] is None else planned(found[0])
 
 
 def remade_layers(step: PipelineStep) -> int:
@@ -322,7 +336,7 @@ def in_torch(name: str, microbatches: int, planner: str, tight: str = "") -> dic
     def planned(budget: int | None) -> PipelineStep:
         return pipeline(model, batch, planner=planner, timeout_s=120, budget=budget, **options)
 
-    step = tightened(planned) if tight else planned(None)
+    step = tightened(planned, planner) if tight else planned(None)
     options["budget"] = step.pipeline.budget_bytes
     other = pipeline(theirs, batch, planner=planner, timeout_s=120, **options)
     schedule = other.torch_schedule(*batch)
