@@ -123,7 +123,24 @@ def shared() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     )
 
 
-MODELS = {"shared": shared, "dropout": dropout, "mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
+def tiny() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Stages take less than what follows their rows."""
+    layers = [m for _ in range(3) for m in (nn.Linear(1, 1), nn.Tanh())]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(BATCH, 1),
+        torch.randn(BATCH, 1),
+    )
+
+
+MODELS = {
+    "shared": shared,
+    "dropout": dropout,
+    "mlp": mlp,
+    "cnn": cnn,
+    "gpt": gpt,
+    "tied": tied,
+    "tiny": tiny,
+}
 
 
 def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:

@@ -114,6 +114,13 @@ def test_a_rank_of_two_stages_makes_values_again() -> None:
         assert answer["remade"] > 0
 
 
+def test_bytes_before_and_after_rows_are_proven() -> None:
+    """Draws and messages of ranks without a stage, the mean of losses, norms, AdamW, gradients that
+    share a storage; one micro-batch, whose peak may come before there are gradients."""
+    cases = ("dropout:1:one-f-one-b", "shared:1:zb-h1", "mlp:1:gpipe", "tiny:16:one-f-one-b")
+    check_equal(3, (*cases, "train:tiny:4:one-f-one-b", "train:mlp:5:one-f-one-b"))
+
+
 def test_four_ranks_do_as_one() -> None:
     """They begin with generators of their own, and end with that of the step on one rank. With
     recompute; by MadPipe, which by the measured times of the day gives a rank two stages (rows of
