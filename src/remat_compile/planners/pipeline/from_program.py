@@ -295,7 +295,7 @@ class StepLayers:
         )
 
     def _state_bytes(self, forward: Iterable[int]) -> int:
-        """Those of the generator's state that a forward which draws reads."""
+        """The bytes of the generator's state that a forward which draws reads."""
         inst = self.instance
         tokens = [inst.token_C[c] for c in forward if inst.token_C[c] >= 0]
         return max((inst.size_A[token] for token in tokens), default=0)

@@ -37,7 +37,8 @@ class MadPipe(PipelinePlanner):
 
     `grid` rounds labels up to so many parts, 0 for none: then the first phase is a lower bound.
     `options=recompute` lets a stage make inner values of its layers again. It searches smaller
-    memories too: over those of `memories` the period never rises with the memory.
+    memories too: over those of `memories` the period never rises with the memory, unless the time
+    limit ends a search.
     """
 
     name: ClassVar[str] = "madpipe"
