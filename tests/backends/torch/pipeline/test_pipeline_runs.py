@@ -204,14 +204,15 @@ def test_more_planners(size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt", "tied", "dropout"])
+@pytest.mark.parametrize(
+    ("name", "planners"),
+    [(name, ("one-f-one-b", "madpipe")) for name in ("mlp", "cnn", "gpt", "tied", "dropout")]
+    + [(name, (f"{RECOMPUTE}:tight", f"{SPECIAL}:tight")) for name in ("cnn", "gpt", "dropout")],
+)
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_matrix(size: int, name: str) -> None:
+def test_matrix(size: int, name: str, planners: tuple[str, ...]) -> None:
     """Contiguous and other stages, with recompute and without, of 1, 2, 5 and 16 micro-batches. The
     tied GPT falls into three stages at most; weights of the MLP leave nothing to save."""
-    planners = ["one-f-one-b", "madpipe"]
-    if name in ("cnn", "gpt", "dropout"):
-        planners += [f"{RECOMPUTE}:tight", f"{SPECIAL}:tight"]
     if name == "tied":
         size = min(size, 3)
     cases = [case.split(":") for case in planners]
