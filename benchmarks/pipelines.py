@@ -19,6 +19,7 @@ from functools import cache, partial
 from itertools import product
 from math import exp, log
 from pathlib import Path
+from re import split
 from typing import Annotated
 
 import typer
@@ -32,7 +33,10 @@ from remat_compile.planners.pipeline.from_program import StepLayers
 from remat_compile.planners.pipeline.layers import Layers
 
 NETS = "resnet50,resnet101,inception3,densenet121"
-PLANNERS = "pipedream,pipedream{memory=depth},one-f-one-b,one-f-one-b{options=recompute}"
+PLANNERS = (
+    "pipedream,pipedream{memory=depth},one-f-one-b,madpipe,"
+    "one-f-one-b{options=recompute},madpipe{options=recompute}"
+)
 COPIES = 3
 Figures = dict[tuple[str, str, str, str], dict[str, int | None]]
 
@@ -76,7 +80,7 @@ def main(
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "2,3,4,5,6,7,8",
     memory: Annotated[str, typer.Option(help="GB of each rank.")] = "3,4,6,8,10,12,16",
     links: Annotated[str, typer.Option(help="GB/s between ranks.")] = "12,24",
-    planners: Annotated[str, typer.Option(help="With semicolons or commas.")] = PLANNERS,
+    planners: Annotated[str, typer.Option(help="With commas.")] = PLANNERS,
     size: int = 1000,
     batch: int = 8,
     time_limit: Annotated[float, typer.Option(help="Seconds for each plan.")] = 60.0,
@@ -85,7 +89,7 @@ def main(
 ) -> None:
     """Prints a table in Markdown per network and link, then means over the best PipeDream."""
     known = Kept(kept)
-    columns = planners.split(",")
+    columns = split(r",(?![^{]*\})", planners)
     figures: Figures = {}
     for net, link in product(nets.split(","), links.split(",")):
         if not means:

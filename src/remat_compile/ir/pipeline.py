@@ -53,6 +53,10 @@ class PipelineStage:
     The forward of each range of layers in `remade` runs again right before their backward.
     A stage with any `weight_` number has a pass `wgt`: bytes are kept from the backward to it, and
     it reads what the backward reads from outside, the stage's output left out.
+    `sums_bytes`, of its gradients, are there from behind its first backward to the end. Where there
+    are any, that backward takes `first_extra_bytes` for itself instead, the sums it begins among
+    them. Those that `wgt` begins are `weight_sums_bytes` and `weight_first_bytes`, in the same way.
+    `closing_bytes` are what it takes when the row has ended.
     """
 
     rank: int
@@ -69,6 +73,11 @@ class PipelineStage:
     weight_ns: int = 0
     weight_keep_bytes: int = 0
     weight_extra_bytes: int = 0
+    weight_sums_bytes: int = 0
+    weight_first_bytes: int = 0
+    sums_bytes: int = 0
+    first_extra_bytes: int = 0
+    closing_bytes: int = 0
     reads_input: bool = True
     reads_output: bool = False
     remade: tuple[tuple[int, int], ...] = ()
@@ -131,7 +140,8 @@ class Claims:
 @dataclass(frozen=True)
 class Pipeline:
     """Rows by rank. `link_bytes_per_s` is that of each pair of ranks (None: copies take no time);
-    `budget_bytes` bounds each rank (None: no bound)."""
+    `budget_bytes` bounds each rank (None: no bound). Each takes `draw_bytes` before its row, and
+    `message_bytes` when it has ended, if its stages' closings take no more."""
 
     planner: str
     microbatches: int
@@ -140,6 +150,8 @@ class Pipeline:
     link_bytes_per_s: int | None = None
     budget_bytes: int | None = None
     claims: Claims | None = None
+    message_bytes: int = 0
+    draw_bytes: int = 0
 
     @property
     def ranks(self) -> int:

@@ -24,6 +24,9 @@ from remat_compile import FBError, pipeline
 from remat_compile.backends.torch.pipeline import RankRun
 from remat_compile.device.memory import Mark, measure_regions
 from remat_compile.ir.pipeline import RowStep
+from remat_compile.planners.pipeline.contract import parse_pipeline_planner
+from remat_compile.planners.pipeline.from_program import StepLayers
+from remat_compile.plans.pipeline.make import PipelineRequest, make_pipeline
 from remat_compile.plans.pipeline.step import PipelineStep
 
 BATCH = 80
@@ -120,7 +123,24 @@ def shared() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     )
 
 
-MODELS = {"shared": shared, "dropout": dropout, "mlp": mlp, "cnn": cnn, "gpt": gpt, "tied": tied}
+def tiny() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """Stages take less than what follows their rows."""
+    layers = [m for _ in range(3) for m in (nn.Linear(1, 1), nn.Tanh())]
+    return WithLoss(nn.Sequential(*layers), nn.functional.mse_loss), (
+        torch.randn(BATCH, 1),
+        torch.randn(BATCH, 1),
+    )
+
+
+MODELS = {
+    "shared": shared,
+    "dropout": dropout,
+    "mlp": mlp,
+    "cnn": cnn,
+    "gpt": gpt,
+    "tied": tied,
+    "tiny": tiny,
+}
 
 
 def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
@@ -130,24 +150,21 @@ def made(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
     """Two steps of each: equal bits of gradients, buffers and generators, and the bytes of this
-    rank. If `tight` the budget is less than what the ranks take without one."""
+    rank. `tight`: a budget that makes ranks compute again; or its bytes, for roofline costs."""
     (model, batch), (eager, _) = made(name), made(name)
     options: dict[str, Any] = {"link": "12GB/s", "timeout_s": 120}
+    if tight.isdigit():
+        options["device"] = "v100-16gb"
 
     def planned(budget: int | None) -> PipelineStep:
         return pipeline(
             model, batch, microbatches=microbatches, planner=planner, budget=budget, **options
         )
 
-    step = planned(None)
-    for percent in (80, 90, 96, 99) if tight else ():
-        assert step.pipeline.claims is not None
-        try:
-            step = planned(max(step.pipeline.claims.peak_bytes_R) * percent // 100)
-            break
-        except FBError as error:
-            if error.diagnostics[0].code != "FB1020":
-                raise
+    if tight.isdigit():
+        step = planned(int(tight))
+    else:
+        step = tightened(planned, planner) if tight else planned(None)
     mine = {id(step.values[n]) for n in step.values}
     params = {n: p for n, p in model.named_parameters() if id(p) in mine}
     buffers = dict(model.named_buffers())
@@ -184,14 +201,47 @@ def beside_eager(name: str, microbatches: int, planner: str, tight: str = "") ->
         "gradients": sorted(grads),
         "buffers": len(changed),
         "measured": used[0],
+        "again": used[1],
         "proven": step.peak_bytes,
-        "gradient_bytes": sum(size_of(g) for g in grads.values()),
+        "largest": max(map(size_of, grads.values()), default=0),
         "entry": entry_bytes(step, microbatches),
         "losses": losses,
         "ranks": step.pipeline.ranks,
         "stages": len(step.pipeline.stages),
-        "remade": sum(b - a for s in step.pipeline.stages for a, b in s.remade),
+        "remade": remade_layers(step),
     }
+
+
+def tightened(planned: Callable[[int | None], PipelineStep], planner: str) -> PipelineStep:
+    """The step within the largest budget of those tried that makes anything again; the step
+    without a budget if there is none."""
+    free = planned(None)
+    found: list[int | None] = [None]
+    if not dist.get_rank():  # which has the measured costs
+        step, claims = StepLayers(free.program), free.pipeline.claims
+        assert claims is not None
+        for percent in range(130, 40, -4):
+            budget = max(claims.peak_bytes_R) * percent // 100
+            request = PipelineRequest(
+                parse_pipeline_planner(planner),
+                free.pipeline.ranks,
+                free.pipeline.microbatches,
+                budget,
+                free.pipeline.link_bytes_per_s,
+            )
+            try:
+                made = make_pipeline(step, request)
+            except FBError:
+                break
+            if any(stage.remade for stage in made.pipeline.stages):
+                found = [budget]
+                break
+    dist.broadcast_object_list(found)
+    return free if found[0] is None else planned(found[0])
+
+
+def remade_layers(step: PipelineStep) -> int:
+    return sum(b - a for s in step.pipeline.stages for a, b in s.remade)
 
 
 def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[str, Any]:
@@ -270,7 +320,6 @@ def trains(name: str, microbatches: int, planner: str, way: str = "") -> dict[st
         "measured": max(used),
         "entry": 0,
         "proven": step.peak_bytes,
-        "gradient_bytes": sum(size_of(p) for p in step.values.values() if p.requires_grad),
         "gradients": sorted(f"{mine} {path}" for path in parts[rank % width]["model"]),
         "clean": all(p.grad is None for p in model.parameters()),
     }
@@ -295,12 +344,17 @@ def entry_bytes(step: PipelineStep, microbatches: int) -> int:
     )
 
 
-def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
+def in_torch(name: str, microbatches: int, planner: str, tight: str = "") -> dict[str, Any]:
     """The schedule and stages in PyTorch's runtime, beside rows: gradients, buffers, and the most
     bytes that cross stages and are here at one time."""
     (model, batch), (theirs, _) = made(name), made(name)
     options: dict[str, Any] = {"microbatches": microbatches, "device": "v100-16gb"}
-    step = pipeline(model, batch, planner=planner, timeout_s=120, **options)
+
+    def planned(budget: int | None) -> PipelineStep:
+        return pipeline(model, batch, planner=planner, timeout_s=120, budget=budget, **options)
+
+    step = tightened(planned, planner) if tight else planned(None)
+    options["budget"] = step.pipeline.budget_bytes
     other = pipeline(theirs, batch, planner=planner, timeout_s=120, **options)
     schedule = other.torch_schedule(*batch)
     most = [0]
@@ -331,6 +385,7 @@ def in_torch(name: str, microbatches: int, planner: str) -> dict[str, Any]:
         "rows": most[0],
         "runtime": sum(map(size_of, received)),
         "csv": schedule.csv,
+        "remade": remade_layers(other),
     }
 
 
@@ -426,8 +481,8 @@ def main(rank: int, size: int, store: str, cases: list[str]) -> None:
             answer = refusals(rank)
         else:
             name, microbatches, planner, *way = case.removeprefix("train:").split(":")
-            if way == ["torch"]:
-                answer = in_torch(name, int(microbatches), planner)
+            if way[:1] == ["torch"]:
+                answer = in_torch(name, int(microbatches), planner, *way[1:])
             else:
                 run = trains if case.startswith("train:") else beside_eager
                 answer = run(name, int(microbatches), planner, *way)

@@ -101,6 +101,22 @@ LATER = (
 )
 """`RIGHT`, with gradients of parameters of stage 1 in a pass of their own."""
 
+SUMS = (
+    RIGHT.replace("budget 139\n", "budget 139\nmessages 3\n")
+    .replace(
+        "held 50 keep 30 extra 3 5 crosses 8 8",
+        "held 38 keep 30 extra 3 5 crosses 8 8 sums 12 first 9",
+    )
+    .replace("reads input\n", "reads input closing 50\n")
+    .replace("peaks 139 103", "peaks 131 110")
+)
+"""`RIGHT`, with sums of gradients that begin in the first backward, and bytes behind the rows."""
+
+LATE_SUMS = LATER.replace("keep 9 extra 3", "keep 9 extra 3 begins 30 first 20").replace(
+    "peaks 139 103", "peaks 139 133"
+)
+"""`LATER`, with sums that begin in the first pass of gradients of parameters."""
+
 
 @dataclass(frozen=True)
 class Break:
@@ -173,6 +189,15 @@ BREAKS: Sequence[Break] = (
     Break("freed before gradients of parameters read it", "FB1006",
           "  wgt 1 mb 1\n  free act 0 mb 1\n", "  free act 0 mb 1\n  wgt 1 mb 1\n", text=LATER),
     Break("bytes kept for gradients of parameters", "FB1018", "keep 9", "keep 30", text=LATER),
+    Break("bytes of late sums", "FB1018", "begins 30", "begins 31", text=LATE_SUMS),
+    Break("bytes of the first late pass", "FB1018", "first 20", "first 51", text=LATE_SUMS),
+    Break("bytes of sums", "FB1018", "sums 12", "sums 40", text=SUMS),
+    Break("bytes of the first backward", "FB1018", "first 9", "first 10", text=SUMS),
+    Break("bytes behind a row", "FB1018", "closing 50", "closing 51", text=SUMS),
+    Break("bytes of messages", "FB1018", "messages 3", "messages 51", text=SUMS),
+    Break("bytes before a row", "FB1018", "messages 3\n", "messages 3\ndraws 51\n", text=SUMS),
+    Break("over the budget behind a row", "FB1017", "budget 139", "budget 109",
+          text=SUMS.replace("peaks 131", "peaks 109").replace("keep 30", "keep 19")),
     Break("over the budget", "FB1017", "budget 139", "budget 138"),
     Break("another peak", "FB1018", "peaks 139 103", "peaks 139 102"),
     Break("another makespan", "FB1018", "makespan 122ns", "makespan 121ns"),

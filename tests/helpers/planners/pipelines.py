@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 from remat_compile.planners.pipeline.layers import Layers, Range
@@ -57,6 +58,13 @@ def random_layers(
         link=rng.choice([None, 2, 5]),
         **more,
     )
+
+
+def with_recompute(rng: random.Random, layers: Layers) -> Layers:
+    """Layers that keep more, which they can make again."""
+    inner = tuple(rng.randint(0, 12) for _ in layers.forward_ns_L)
+    kept = tuple(k + x for k, x in zip(layers.kept_bytes_L, inner, strict=True))
+    return replace(layers, kept_bytes_L=kept, inner_bytes_L=inner)
 
 
 def theorem_17(k: int) -> list[int]:

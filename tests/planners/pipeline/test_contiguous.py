@@ -10,7 +10,13 @@ from itertools import pairwise
 
 import pytest
 
-from helpers.planners.pipelines import layers_of, partitions, random_layers, theorem_17
+from helpers.planners.pipelines import (
+    layers_of,
+    partitions,
+    random_layers,
+    theorem_17,
+    with_recompute,
+)
 from remat_compile.planners.pipeline.layers import Layers, Range, StageWay, ceil_div
 from remat_compile.planners.pipeline.pattern import groups, joined, least_period, one_f_one_b_star
 from remat_compile.planners.pipeline.search.contiguous import Contiguous, ContiguousSearch
@@ -87,19 +93,12 @@ def test_few_microbatches_need_no_more_copies_than_there_are() -> None:
     assert unbounded.period_ns > 2
 
 
-def with_recompute(rng: random.Random) -> Layers:
-    layers = random_layers(rng, most=5, ranks=rng.randint(1, 3))
-    inner = tuple(rng.randint(0, 12) for _ in layers.forward_ns_L)
-    kept = tuple(k + x for k, x in zip(layers.kept_bytes_L, inner, strict=True))
-    return replace(layers, kept_bytes_L=kept, inner_bytes_L=inner)
-
-
 def test_recompute_takes_the_best_of_all_ways_of_all_stages() -> None:
     """For each period, beside the product of all partitions and all ways of their stages."""
     rng = random.Random(4)
     gained = 0
     for _ in range(120):
-        layers = with_recompute(rng)
+        layers = with_recompute(rng, random_layers(rng, most=5, ranks=rng.randint(1, 3)))
         search = ContiguousSearch(layers)
         found = search.least()
         least = None
@@ -122,7 +121,7 @@ def test_ways_of_a_stage_by_walking_its_backward() -> None:
     rng = random.Random(14)
     seen = 0
     for _ in range(40):
-        layers = with_recompute(rng)
+        layers = with_recompute(rng, random_layers(rng, most=5, ranks=rng.randint(1, 3)))
         n = len(layers)
         ways = list(layers.ways(0, n))
         for faster, way in pairwise(ways):

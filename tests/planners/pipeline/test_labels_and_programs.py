@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from time import monotonic
 
 import pytest
 
-from helpers.planners.pipelines import layers_of, random_layers, theorem_17
-from remat_compile.planners.pipeline.layers import Layers, Range
+from helpers.planners.pipelines import layers_of, random_layers, theorem_17, with_recompute
+from remat_compile.planners.pipeline.contract import plain_ways
+from remat_compile.planners.pipeline.layers import Layers, Range, StageWay
 from remat_compile.planners.pipeline.pattern import Pattern, least_period
 from remat_compile.planners.pipeline.search.contiguous import ContiguousSearch
 from remat_compile.planners.pipeline.search.labels import LabelSearch
@@ -58,8 +60,8 @@ def test_the_program_is_1f1b_on_contiguous_allocations(solver: MilpSolver) -> No
         cuts = sorted(rng.sample(range(1, len(layers)), n - 1))
         stages = tuple(zip([0, *cuts], [*cuts, len(layers)], strict=True))
         least = least_period(layers, stages)
-        program = PeriodicProgram(layers, stages, tuple(range(n)))
-        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        program = PeriodicProgram(layers, stages, tuple(range(n)), plain_ways(layers, stages))
+        pattern, decided = program.least(solver, monotonic() + 60)
         assert decided
         assert (pattern.period_ns if pattern else None) == least
         if pattern is not None:
@@ -84,15 +86,16 @@ def check_pattern(program: PeriodicProgram, pattern: Pattern) -> None:
     for rank in set(program.ranks):
         mine = [t for t, r in enumerate(program.ranks) if r == rank]
         held = sum(layers.held_bytes(*program.stages[t]) for t in mine)
-        moments = {begins[2 * t] % period for t in mine}
-        for moment in moments:
+        own = [(2 * t, layers.extra_bytes(*program.stages[t])) for t in mine]
+        own += [(last - 2 * t, program.ways[t].extra_bytes) for t in mine]
+        for o, extra in own:
             far = max(begins) + 2 * period
-            now = far - far % period + moment
-            total = held
+            now = far - far % period + begins[o] % period
+            total = held + extra
             for t in mine:
                 began = (now - begins[2 * t]) // period + 1
                 ended = (now - begins[last - 2 * t] - operations[last - 2 * t][1]) // period + 1
-                total += (began - ended) * layers.keep_bytes(*program.stages[t])
+                total += (began - ended) * program.ways[t].keep_bytes
             assert total <= layers.limit_bytes
 
 
@@ -119,28 +122,45 @@ def one_special(layers: Layers) -> Iterator[tuple[tuple[Range, ...], tuple[int, 
             yield tuple(stages), tuple(ranks)
 
 
-def test_exact_labels_bound_every_allocation_with_one_special_rank(solver: MilpSolver) -> None:
+def with_ways(
+    layers: Layers,
+) -> Iterator[tuple[tuple[Range, ...], tuple[int, ...], tuple[StageWay, ...]]]:
+    """Allocations with one special rank at most, with each choice of ways."""
+    for stages, ranks in one_special(layers):
+        for ways in product(*(tuple(layers.ways(i, j)) for i, j in stages)):
+            yield stages, ranks, ways
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_exact_labels_bound_every_allocation_with_one_special_rank(
+    recompute: bool, solver: MilpSolver
+) -> None:
+    """And every way of its stages, with what each layer needs for itself."""
     rng = random.Random(9)
-    seen = contiguous_best = 0
-    while seen < 8:
+    seen = contiguous_best = remakes = 0
+    while seen < (24 if recompute else 8):
         layers = replace(random_layers(rng, most=4, ranks=2), memory_bytes=rng.randint(14, 60))
+        if recompute:
+            layers = with_recompute(rng, replace(layers, memory_bytes=rng.randint(30, 60)))
         found = LabelSearch(layers).least()
         best: int | None = None
-        for stages, ranks in one_special(layers):
-            program = PeriodicProgram(layers, stages, ranks)
-            pattern, decided = program.least(solver, monotonic() + 60, best, parts=0)
+        for stages, ranks, ways in with_ways(layers):
+            program = PeriodicProgram(layers, stages, ranks, ways)
+            pattern, decided = program.least(solver, monotonic() + 60, best)
             assert decided
             if pattern is not None:
                 check_pattern(program, pattern)
-                best = pattern.period_ns
+                best, of_best = pattern.period_ns, ways
         if best is None:
             continue
         assert found is not None
         assert found <= best
         contiguous = ContiguousSearch(layers).least()
         contiguous_best += contiguous is not None and contiguous.period_ns == best
+        remakes += any(way.remade for way in of_best)
         seen += 1
-    assert contiguous_best >= 4
+    assert contiguous_best >= 3
+    assert bool(remakes) == recompute
 
 
 def test_theorems_17_and_18_with_any_allocation(solver: MilpSolver) -> None:
@@ -155,8 +175,9 @@ def test_theorems_17_and_18_with_any_allocation(solver: MilpSolver) -> None:
     ):
         merged = [n for n in range(len(ranks)) if not n or ranks[n] != ranks[n - 1]]
         stages = tuple(zip(merged, [*merged[1:], len(ranks)], strict=True))
-        program = PeriodicProgram(layers, stages, tuple(ranks[n] for n in merged))
-        pattern, decided = program.least(solver, monotonic() + 60, parts=0)
+        of_stage = tuple(ranks[n] for n in merged)
+        program = PeriodicProgram(layers, stages, of_stage, plain_ways(layers, stages))
+        pattern, decided = program.least(solver, monotonic() + 60)
         assert decided
         assert pattern is not None
         assert pattern.period_ns == period
@@ -178,7 +199,7 @@ def test_theorem_14_is_3_partition(
     )
     ranks = [1] * n + [0] * 3 * n + [1, 0] * n
     stages = tuple((i, i + 1) for i in range(len(forward)))
-    program = PeriodicProgram(layers, stages, tuple(ranks))
+    program = PeriodicProgram(layers, stages, tuple(ranks), plain_ways(layers, stages))
     verdict = program.solve(2 * n * total, solver, 60 if fits else 2)
     if fits:
         assert isinstance(verdict, Pattern)

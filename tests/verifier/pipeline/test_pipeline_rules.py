@@ -9,7 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from helpers.planners.pipeline_rows import BREAKS, LATER, RIGHT, ROUND, Break, changed
+from helpers.planners.pipeline_rows import (
+    BREAKS,
+    LATE_SUMS,
+    LATER,
+    RIGHT,
+    ROUND,
+    SUMS,
+    Break,
+    changed,
+)
 from helpers.planners.pipelines import random_layers
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.pipeline import Pipeline
@@ -36,11 +45,22 @@ def test_bytes_and_times_by_hand() -> None:
     assert (trace.makespan_ns, trace.period_ns, trace.busy_ns_R) == (122, 46, (60, 60))
     assert trace.bubble == pytest.approx(1 - 60 / 122)
     # With a third pass rank 1 still has its peak in a backward; in wgt 1 mb 0 it has 60 + 9, two
-    # activations and a gradient of 8, 3 for itself: 96. With 29 instead of 9 the peak
+    # activations of 8, 3 for itself: 88. With 29 instead of 9 the peak
     # is where the second activation is received.
     assert simulate_pipeline(parse_pipeline(LATER)).peak_bytes_R == (139, 103)
     keeps = LATER.replace("keep 9 extra 3", "keep 29 extra 3").replace("139 103", "139 113")
     assert simulate_pipeline(parse_pipeline(keeps)).peak_step_R == (9, 5)
+    # Sums of gradients begin in the first backward: 38 held there, and 9 for itself instead of 5:
+    # 131. After it their 12 are there, and a keep less. Rank 1 ends its row with 60, and takes 50.
+    pipeline = parse_pipeline(SUMS)
+    trace = simulate_pipeline(pipeline)
+    assert trace.peak_bytes_R == (131, 110)
+    assert trace.peak_step_R == (9, len(pipeline.rows[1]))
+    # Sums of 30 that the first `wgt` of stage 1 begins are there in its second backward: 133; with
+    # 50 for itself that pass has 135.
+    assert simulate_pipeline(parse_pipeline(LATE_SUMS)).peak_bytes_R == (139, 133)
+    most = LATE_SUMS.replace("first 20", "first 50").replace("139 133", "139 135")
+    assert simulate_pipeline(parse_pipeline(most)).peak_bytes_R == (139, 135)
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=[b.name for b in BREAKS])
@@ -86,7 +106,8 @@ def test_two_opinions_agree_on_random_changes() -> None:
         assert isinstance(planned, Planned)
         pipeline = pipeline_of(planned.plan, microbatches, None)
         assert both(pipeline) == ""
-        for base in (*[pipeline] * 5, parse_pipeline(ROUND), parse_pipeline(LATER)):
+        others = map(parse_pipeline, (ROUND, LATER, SUMS, LATE_SUMS))
+        for base in (*[pipeline] * 5, *others):
             seen[both(changed(rng, base))] += 1
     assert seen[""] > 100  # a wait later, a free earlier
     assert {f"FB10{n:02}" for n in range(3, 17)} <= set(seen), seen
@@ -119,6 +140,8 @@ def test_text_round_trip_and_places() -> None:
     pipeline = parse_pipeline(RIGHT, "rows.fbpl")
     assert format_pipeline(pipeline) == RIGHT
     assert format_pipeline(parse_pipeline(LATER)) == LATER
+    assert format_pipeline(parse_pipeline(SUMS)) == SUMS
+    assert format_pipeline(parse_pipeline(LATE_SUMS)) == LATE_SUMS
     step = pipeline.rows[0][1]
     assert str(step.span) == "rows.fbpl:10:3"
 

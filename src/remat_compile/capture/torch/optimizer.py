@@ -224,6 +224,7 @@ class OptimizerUpdates:
         itself on them."""
         found = [self._of[name] for name in names if name in self._of]
         states = sum(len(one.states) * one.parameter.nbytes for one in found)
+        states += sum(number.nbytes for one in found for number in one.numbers.values())
         groups = [tuple(one for one in found if one.group == g) for g, _ in enumerate(self._groups)]
         return states, max(
             (self._workspace_bytes(UpdateCall(self.optimizer, g)) for g in groups if g), default=0

@@ -195,8 +195,9 @@ def _check_budget(pipeline: Pipeline, trace: PipelineTrace) -> None:
     for rank, peak in enumerate(trace.peak_bytes_R):
         if peak > budget:
             row, number = pipeline.rows[rank], trace.peak_step_R[rank]
-            step = row[number] if number >= 0 else None
-            place = f" at {format_row_step(step)}" if step else " before the first step"
+            step = row[number] if 0 <= number < len(row) else None
+            outside = " before the first step" if number < 0 else " after the last step"
+            place = f" at {format_row_step(step)}" if step else outside
             message = f"rank {rank} takes {peak} bytes{place}; the budget is {budget}"
             fail("FB1017", message, step.span if step else None, hint=WAYS_OUT["FB1017"])
 

@@ -15,7 +15,8 @@ from ..text.pipeline import format_row_step
 
 @dataclass
 class RankMachine:
-    """The state of a rank. `peak_step` is the step of the peak, or -1 before the first."""
+    """The state of a rank. `peak_step` is the step of the peak: -1 before the first, the number of
+    steps after the last."""
 
     pipeline: Pipeline
     rank: int
@@ -30,7 +31,7 @@ class RankMachine:
     def __post_init__(self) -> None:
         stages = self.pipeline.stages
         self.now_bytes = sum(s.held_bytes for s in stages if s.rank == self.rank)
-        self.peak_bytes = self.now_bytes
+        self.peak_bytes = self.now_bytes + self.pipeline.draw_bytes
 
     def run(self) -> None:
         """All steps of the row, then the rules about its end. Raises the first broken rule."""
@@ -42,9 +43,12 @@ class RankMachine:
                 during = self._move(step)
             else:
                 during = self._on_value(step)
-            if during > self.peak_bytes:
-                self.peak_bytes, self.peak_step = during, number
+            self._reach(during, number)
         self._at_end()
+
+    def _reach(self, during: int, number: int) -> None:
+        if during > self.peak_bytes:
+            self.peak_bytes, self.peak_step = during, number
 
     def _require(self, holds: bool, code: str, step: RowStep | None, why: str) -> None:
         if not holds:
@@ -92,13 +96,18 @@ class RankMachine:
         in_order = not k or (step.word, s, k - 1) in self.ran
         self._require(in_order, "FB1013", step, f"micro-batch {k - 1} has not run")
         if step.word == "bwd":
-            during = self._backward(step) + stage.backward_extra_bytes
+            begins = not k and stage.sums_bytes > 0
+            own = stage.first_extra_bytes if begins else stage.backward_extra_bytes
+            during = self._backward(step) + own
+            self.now_bytes += begins * stage.sums_bytes
         elif step.word == "wgt":
             self._require((s, k) in self.deferred, "FB1006", step, "its backward has not run")
             self._need_outer(step)
-            during = self.now_bytes + stage.weight_extra_bytes
+            begins = not k and stage.weight_sums_bytes > 0
+            own = stage.weight_first_bytes if begins else stage.weight_extra_bytes
+            during = self.now_bytes + own
             self.deferred.discard((s, k))
-            self.now_bytes -= stage.weight_keep_bytes
+            self.now_bytes += begins * stage.weight_sums_bytes - stage.weight_keep_bytes
         else:
             if s:
                 self._need(("act", s - 1, k), step)
@@ -167,3 +176,5 @@ class RankMachine:
         for left, how in ((self.in_flight, "in flight"), (self.live, "left")):
             names = sorted(f"{kind} {s} mb {k}" for kind, s, k in left)
             self._require(not left, "FB1012", None, f"{', '.join(names[:3])} {how} at the end")
+        closing = sum(s.closing_bytes for s in p.stages if s.rank == self.rank)
+        self._reach(self.now_bytes + max(closing, p.message_bytes), len(p.rows[self.rank]))

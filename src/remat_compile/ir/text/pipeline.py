@@ -32,13 +32,14 @@ _STAGE = re.compile(
     rf"stage {_NUMBER} on {_NUMBER} layers {_NUMBER}\.\.{_NUMBER} fwd {_NUMBER}ns bwd {_NUMBER}ns "
     rf"held {_NUMBER} keep {_NUMBER} extra {_NUMBER} {_NUMBER} crosses {_NUMBER} {_NUMBER}"
     r"(?: reads ((?:input)?(?: ?output)?))?"
-    rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER})?"
+    rf"(?: wgt {_NUMBER}ns keep {_NUMBER} extra {_NUMBER}(?: begins {_NUMBER} first {_NUMBER})?)?"
+    rf"(?: sums {_NUMBER} first {_NUMBER})?(?: closing {_NUMBER})?"
     r"(?: remakes ((?: ?\d{1,9}\.\.\d{1,9})+))?"
 )
 _STAGE_NUMBERS = [f.name for f in fields(PipelineStage) if f.type == "int"]
 _HEAD = re.compile(r'pipeline 1 by ("(?:[^"\\]|\\.)*")')
 _CLAIMS = re.compile(rf"claims period {_NUMBER}ns makespan {_NUMBER}ns peaks ((?: ?\d{{1,19}})+)")
-_ONCE = re.compile(rf"(microbatches|link|budget) {_NUMBER}")
+_ONCE = re.compile(rf"(microbatches|link|budget|messages|draws) {_NUMBER}")
 _ROW = re.compile(rf"row {_NUMBER}")
 _EXPECTED = "see spec/pipelines.md for what a line may say"
 
@@ -66,6 +67,10 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
         yield f"link {pipeline.link_bytes_per_s}"
     if pipeline.budget_bytes is not None:
         yield f"budget {pipeline.budget_bytes}"
+    if pipeline.message_bytes:
+        yield f"messages {pipeline.message_bytes}"
+    if pipeline.draw_bytes:
+        yield f"draws {pipeline.draw_bytes}"
     for number, s in enumerate(pipeline.stages):
         reads = [w for w, on in (("input", s.reads_input), ("output", s.reads_output)) if on]
         yield (
@@ -79,6 +84,13 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
                 if "wgt" in s.passes
                 else ""
             )
+            + (
+                f" begins {s.weight_sums_bytes} first {s.weight_first_bytes}"
+                if s.weight_sums_bytes
+                else ""
+            )
+            + (f" sums {s.sums_bytes} first {s.first_extra_bytes}" if s.sums_bytes else "")
+            + (f" closing {s.closing_bytes}" if s.closing_bytes else "")
             + (" remakes" if s.remade else "")
             + "".join(f" {a}..{b}" for a, b in s.remade)
         )
@@ -137,6 +149,8 @@ class _Reader:
             self.once.get("link"),
             self.once.get("budget"),
             self.claims,
+            self.once.get("messages", 0),
+            self.once.get("draws", 0),
         )
 
     def _has(self, word: str) -> bool:
@@ -153,6 +167,8 @@ class _Reader:
             "microbatches": self._number,
             "link": self._number,
             "budget": self._number,
+            "messages": self._number,
+            "draws": self._number,
             "stage": self._stage,
             "claims": self._claims,
             "row": self._row,
@@ -188,11 +204,11 @@ class _Reader:
     def _stage(self, line: str, span: Span) -> None:
         match = self._match(_STAGE, line, span)
         said = match.groups(default="0")
-        number, *numbers = map(int, (*said[:12], *said[13:16]))
+        number, *numbers = map(int, (*said[:12], *said[13:21]))
         reads = (match[13] or "").split()
         if number != len(self.stages):
             self._twice(f"stage {number}", span)
-        segments = [part.split("..") for part in (match[17] or "").split()]
+        segments = [part.split("..") for part in (match[22] or "").split()]
         self.stages.append(
             PipelineStage(
                 **dict(zip(_STAGE_NUMBERS, numbers, strict=True)),

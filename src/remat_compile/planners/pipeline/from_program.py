@@ -8,8 +8,9 @@ updated buffer or other value is used on both sides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
 from ...ir.analysis.separators import chain_of
@@ -21,27 +22,7 @@ from ...ir.semantics.sizes import Sizes
 from ..chains.stages import needed_at_start, needed_part, profile_of, written_by
 from ..instance import Instance
 from .layers import Layers, Range
-
-
-@dataclass(frozen=True)
-class StageParts:
-    """The cNodes of a stage by number, as they run (the loss in the last forward, `weights` in a
-    third pass), and its bytes as `ir/pipeline.py` has them."""
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    kept: frozenset[int]
-    tokens: frozenset[int]
-    reads_input: bool
-    reads_output: bool
-    held_bytes: int
-    keep_bytes: int
-    forward_extra_bytes: int
-    backward_extra_bytes: int
-    weights: tuple[int, ...] = ()
-    weight_keep_bytes: int = 0
-    weight_extra_bytes: int = 0
-
+from .parts import StageParts
 
 UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
 
@@ -49,10 +30,13 @@ UpdateBytes = Callable[[tuple[str, ...]], tuple[int, int]]
 class StepLayers:
     """`forward_L[l]` and `backward_L[l]` are cNodes; `act_B[b]` and `grad_B[b]` the aNodes that
     cross boundary b. `update_bytes` tells, by names of parameters, the bytes of an optimizer's
-    states and what its step takes for itself."""
+    states and what its step takes for itself; `message_bytes` are those of what ranks tell each
+    other after their rows, a word at least."""
 
-    def __init__(self, program: Program, update_bytes: UpdateBytes | None = None):
-        self.program = program
+    def __init__(
+        self, program: Program, update_bytes: UpdateBytes | None = None, message_bytes: int = 8
+    ):
+        self.program, self.message_bytes = program, message_bytes
         self._update_bytes = cache(update_bytes or (lambda _: (0, 0)))
         self.instance = inst = Instance.of(program, "device")
         index = {name: c for c, name in enumerate(inst.names_C)}
@@ -141,6 +125,8 @@ class StepLayers:
             for b in range(low + 1, high + 1):
                 found.setdefault(b, why)
 
+        for names, what, layers in self._caller_spans():
+            bar(min(layers), max(layers), f"{what} {' = '.join(names)} is used on both sides")
         for c, layer in self.layer_C.items():
             for a in inst.reads_C[c]:
                 name = inst.names_A[a]
@@ -152,8 +138,6 @@ class StepLayers:
                     bar(min(maker, layer), max(maker, layer), f"%{name} is read on both sides")
                 elif not forward and maker > layer + 1:
                     bar(layer, maker, f"the gradient %{name} is read further before")
-        for names, what, layers in self._caller_spans():
-            bar(min(layers), max(layers), f"{what} {' = '.join(names)} is used on both sides")
         for b in range(1, len(self)):
             if not self.act_B[b]:
                 found.setdefault(b, "nothing crosses")
@@ -184,9 +168,9 @@ class StepLayers:
                 yield x.names, "the buffer", layers
 
     def _held_bytes(self, stage: Range, microbatches: int) -> int:
-        """Parameters, their gradients and states of an optimizer, buffers (twice if they are
-        updated: the new contents stand aside until all ranks have ended), the inputs of all
-        micro-batches, and their losses."""
+        """Parameters and states of an optimizer, buffers (twice if they are updated: the new
+        contents stand aside until all ranks have ended), the inputs of all micro-batches, and their
+        losses."""
         sizes, graph = Sizes.of(self.program).anode, self.program.graph
         updated = {x.name for x in self.program.binding.buffers if x.update is not None}
         total = 0
@@ -195,10 +179,14 @@ class StepLayers:
                 continue
             copies = microbatches if graph.anode[name].kind == "input" else 1
             total += sizes[name] * (copies + (name in updated))
-        if stage[1] == len(self):
-            made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
-            total += microbatches * sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
-        return total + self.weight_bytes(stage) + self.update_bytes(stage)[0]
+        return total + microbatches * self._loss_bytes(stage) + self.update_bytes(stage)[0]
+
+    def _loss_bytes(self, stage: Range) -> int:
+        """The bytes of one micro-batch's loss; 0 for all stages but the last."""
+        graph = self.program.graph
+        made = [graph.anode[graph.storage[r.name]] for r in self.program.binding.results]
+        each = sum(DTYPE_BYTES.get(a.dtype, 0) for a in made if not a.shape)
+        return each if stage[1] == len(self) else 0
 
     def update_bytes(self, *stages: Range) -> tuple[int, int]:
         """Bytes of the optimizer's states of these stages' parameters, and what its step takes."""
@@ -213,21 +201,35 @@ class StepLayers:
 
     def weight_bytes(self, stage: Range) -> int:
         """Bytes of the gradients that a stage makes, so of its parameters that train."""
-        made = self.param_grads(stage)
-        index, storage = self.instance.index_A, self.program.graph.storage
         # Gradients of one storage become two.
-        each = [index[storage[p.grad]] for p in self.program.binding.params if p.grad is not None]
-        return self.bytes_of(a for a in each if a in made)
+        return sum(self._sums_of[a] * self.instance.size_A[a] for a in self.param_grads(stage))
+
+    @cached_property
+    def _sums_of(self) -> Counter[int]:
+        """The number of parameters that have their gradient in each storage."""
+        index, storage = self.instance.index_A, self.program.graph.storage
+        params = self.program.binding.params
+        return Counter(index[storage[p.grad]] for p in params if p.grad is not None)
+
+    def _first(
+        self, run: Sequence[int], alive: Collection[int], keep: Collection[int]
+    ) -> tuple[int, int]:
+        """The sums that a pass begins, and the most bytes during it then: of each gradient that it
+        makes a storage stays, and a copy for each further parameter that has its own there."""
+        inst, copies, sums, most = self.instance, 0, 0, 0
+        made = {a for c in run for a in inst.writes_C[c] if a in self._sums_of}
+        _, during = profile_of(inst, run, alive, {*keep, *made}, again=True)
+        for c, now in zip(run, during, strict=bool(run)):
+            for a in made.intersection(inst.writes_C[c]):
+                copies += (self._sums_of[a] - 1) * inst.size_A[a]
+                sums += self._sums_of[a] * inst.size_A[a]
+            most = max(most, now + copies)
+        return sums, most
 
     def param_grads(self, stage: Range) -> set[int]:
         """The gradients of parameters that a stage's backward makes, as its caller finds them."""
         i, j = stage
-        graph, inst = self.program.graph, self.instance
-        index = inst.index_A
-        final = {
-            index[graph.storage[p.grad]] for p in self.program.binding.params if p.grad is not None
-        }
-        return {a for a in final if a in self.made_A and i <= self.made_A[a][0] < j}
+        return {a for a in self._sums_of if a in self.made_A and i <= self.made_A[a][0] < j}
 
     @cached_property
     def _again_C(self) -> list[bool]:
@@ -274,18 +276,29 @@ class StepLayers:
                     gone.add(inst.ends_C[c])
         return found
 
-    def _draw_bytes(self, forward: Iterable[int], beside: int) -> int:
-        """Bytes that random cNodes take above `beside`.
-
-        Each of them runs once before the row; a forward that draws also reads a state.
-        """
-        inst = self.instance
-        random = [c for c, token in enumerate(inst.token_C) if token >= 0]
-        most = max(
-            (inst.workspace_C[c] + self.bytes_of(inst.writes_C[c]) for c in random), default=0
+    @cached_property
+    def draw_bytes(self) -> int:
+        """Bytes of the largest random cNode, on operands of one element. On each rank all of them
+        run before the row, for the generator's states."""
+        inst, anode = self.instance, self.program.graph.anode
+        operands = [
+            [DTYPE_BYTES.get(anode[inst.names_A[a]].dtype, 0) for a in reads]
+            for reads in inst.reads_C
+        ]
+        return max(
+            (
+                inst.workspace_C[c] + self.bytes_of(inst.writes_C[c]) + sum(operands[c])
+                for c, token in enumerate(inst.token_C)
+                if token >= 0
+            ),
+            default=0,
         )
-        state = max((inst.size_A[inst.token_C[c]] for c in forward if c in random), default=0)
-        return max(most - beside, state)
+
+    def _state_bytes(self, forward: Iterable[int]) -> int:
+        """The bytes of the generator's state that a forward which draws reads."""
+        inst = self.instance
+        tokens = [inst.token_C[c] for c in forward if inst.token_C[c] >= 0]
+        return max((inst.size_A[token] for token in tokens), default=0)
 
     def parts(
         self,
@@ -326,18 +339,21 @@ class StepLayers:
         held = kept | tokens | loss
         _, during = profile_of(inst, forward, (), held | output, again=False, tokens=tokens)
         beside = keep + self.bytes_of(output)
-        # The optimizer's step comes when nothing is kept, mostly within what a forward takes.
-        _, update = self.update_bytes((i, j))
-        forward_extra = max(
-            0, max(during) - beside, self._draw_bytes(forward, beside), update - beside
-        )
+        forward_extra = max(max(during) - beside, self._state_bytes(forward))
         given, passed = self.grad_B[j] | loss, self.grad_B[i]
         made = written_by(inst, backward, again=True)
         read = {a for c in weights for a in inst.reads_C[c]}
         late = (read & (kept | loss | made)) - self.grad_B[j]
         _, during = profile_of(inst, backward, kept | given, given | passed | late, again=True)
         rest = keep - self.bytes_of(tokens) + self.bytes_of(self.grad_B[j]) + self.bytes_of(passed)
+        _, first = self._first(backward, kept | given, given | passed | late)
+        # The mean of the losses: they in a row, in float32 if they are shorter, three words.
+        loss_bytes = self._loss_bytes((i, j))
+        mean = loss_bytes and microbatches * (loss_bytes + 4 * (loss_bytes < 4)) + 24
         _, behind = profile_of(inst, weights, late | given, given, again=False)
+        late_sums, late_first = self._first(weights, late | given, given)
+        left = self.bytes_of(late | self.grad_B[j])
+        sums = self.weight_bytes((i, j)) - late_sums
         return StageParts(
             forward,
             backward,
@@ -351,7 +367,12 @@ class StepLayers:
             max(0, max(during) - rest),
             weights,
             self.bytes_of(late),
-            max(0, max(behind) - self.bytes_of(late | self.grad_B[j])) if weights else 0,
+            max(0, max(behind) - left) if weights else 0,
+            late_sums,
+            max(0, late_first - left) if late_sums else 0,
+            sums,
+            max(0, first - rest) if sums else 0,
+            max(mean, self.update_bytes((i, j))[1]),
         )
 
     def parts_of(self, stage: PipelineStage, microbatches: int) -> StageParts:
@@ -379,7 +400,7 @@ class StepLayers:
             forward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.forward_L),
             backward_ns_L=tuple(sum(inst.time_C[c] for c in cs) for cs in self.backward_L),
             kept_bytes_L=tuple(p.keep_bytes + x for p, x in zip(each, inputs, strict=True)),
-            held_bytes_L=tuple(p.held_bytes for p in each),
+            held_bytes_L=tuple(p.held_bytes + p.sums_bytes for p in each),
             activation_bytes_B=tuple(map(self.bytes_of, self.act_B)),
             gradient_bytes_B=tuple(map(self.bytes_of, self.grad_B)),
             ranks=ranks,
@@ -396,12 +417,15 @@ class StepLayers:
             uncuttable_B=frozenset(self.obstacles_B),
         )
 
-    def bound_layers(self, layers: Layers) -> Layers:
-        """The same with bytes that are at most those of any stage."""
+    def bound_layers(self, layers: Layers, *, remakes: bool) -> Layers:
+        """The same with bytes that are at most those of any stage; if it `remakes` it may keep
+        nothing."""
         weights = [self.weight_bytes((layer, layer + 1)) for layer in range(len(self))]
         return replace(
             layers,
             held_bytes_L=tuple(weights),
+            kept_bytes_L=(0,) * len(self) if remakes else layers.kept_bytes_L,
+            output_read_B=() if remakes else layers.output_read_B,
             inner_bytes_L=(),
             extra_bytes_L=(),
             counts_buffers=False,
@@ -410,9 +434,11 @@ class StepLayers:
     def _extra(self, layer: int, parts: StageParts) -> int:
         """Bytes that a layer takes inside a stage, where its input and output, and the gradients of
         both, are no buffers of a cut."""
-        around = (self.act_B, self.grad_B)
-        inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
-        return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
+        crossing = (self.act_B, self.grad_B)
+        inner = sum(self.bytes_of(x[b]) for x in crossing for b in (layer, layer + 1))
+        own = max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner
+        around = max(parts.closing_bytes, self.draw_bytes)
+        return max(own, around - parts.keep_bytes)
 
     def backward_reads(self, b: int) -> tuple[bool, bool]:
         """True where backwards behind and before boundary b read what crosses it."""
@@ -446,6 +472,10 @@ class StepLayers:
             notes = [Note(each) for each in why][:5]
             message = f"{ranks} ranks for a model that falls into {stages} stages at most"
             hint = f"1 to {stages} ranks" if stages > 1 else "plan it for one rank"
+            if tied := [
+                names for names, _, layers in self._caller_spans() if len(names) > 1 < len(layers)
+            ]:
+                hint += f", or give {' and '.join(tied[0])} a parameter each"
             fail("FB1022", message, None, *notes, hint=hint, usage=True)
 
     def stage_program(self, stage: PipelineStage) -> StageProgram:

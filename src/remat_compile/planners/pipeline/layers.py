@@ -171,9 +171,9 @@ class Layers:
 
     @cached_property
     def longest_period_ns(self) -> int:
-        """Everything one after another: no schedule needs more."""
+        """Everything one after another, made again where it can be: no schedule needs more."""
         total = self.load_ns(0, len(self)) + sum(map(sum, self.transfers_ns_B))
-        return max(1, total)
+        return max(1, total + sum(self.forward_ns_L if self.inner_bytes_L else ()))
 
     @cached_property
     def _segments(self) -> Segments:
@@ -184,12 +184,11 @@ class Layers:
     def ways(self, i: int, j: int) -> Iterator[StageWay]:
         """The ways of a stage, from the fastest: all is kept, then those of `segments.py` that
         no other beats in time and bytes."""
-        plain = StageWay(self.load_ns(i, j), self.keep_bytes(i, j), self.extra_bytes(i, j))
+        plain = self.way(i, j, ())
         yield plain
         if not self.inner_bytes_L:
             return
-        options = self._segments.options(i, j)
-        ways = [self._way(i, j, plain, remade) for remade in options if remade]
+        ways = [self.way(i, j, remade) for remade in self._segments.options(i, j) if remade]
         ways.sort(key=lambda way: (way.load_ns, way.keep_bytes, way.extra_bytes))
         best = [plain]
         for way in ways:
@@ -197,10 +196,12 @@ class Layers:
                 best.append(way)
                 yield way
 
-    def _way(self, i: int, j: int, plain: StageWay, remade: tuple[Range, ...]) -> StageWay:
+    def way(self, i: int, j: int, remade: tuple[Range, ...]) -> StageWay:
         """A segment made again takes the room of what later layers kept, and more if need be."""
-        segments = self._segments
-        load, keep, extra, freed = plain.load_ns, plain.keep_bytes, plain.extra_bytes, 0
+        load, keep, extra = self.load_ns(i, j), self.keep_bytes(i, j), self.extra_bytes(i, j)
+        if not remade:
+            return StageWay(load, keep, extra)
+        segments, freed = self._segments, 0
         if remade[0][0] == i and self.reads_output(i) and not self.reads_input(i):
             keep += self.activation_bytes_B[i]
         behind = j

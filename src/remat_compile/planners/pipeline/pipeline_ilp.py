@@ -45,12 +45,12 @@ class PipelineIlp(PipelinePlanner):
                 if task.left_s <= 0:
                     late = True
                     break
-                program = PeriodicProgram(layers, stages, ranks)
+                ways = plain_ways(layers, stages)
+                program = PeriodicProgram(layers, stages, ranks, ways)
                 below = None if best is None else best.period_ns
-                pattern, decided = program.least(solver, task.deadline, below, parts=0)
+                pattern, decided = program.least(solver, task.deadline, below)
                 late = late or not decided
                 if pattern is not None:
-                    ways = plain_ways(layers, stages)
                     best = PipelinePlan(layers, task.planner, stages, ranks, ways, pattern)
         if best is None:
             return task.infeasible()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from ...ir.pipeline import Move, OnValue, Pipeline, PipelineStage, RowStep, StageRun, Value
 from .contract import PipelinePlan
-from .from_program import StageParts
+from .parts import StageParts
 
 
 def pipeline_of(
@@ -24,6 +24,8 @@ def pipeline_of(
     microbatches: int,
     budget_bytes: int | None,
     parts: Sequence[StageParts] | None = None,
+    message_bytes: int = 0,
+    draw_bytes: int = 0,
 ) -> Pipeline:
     """The rows of a plan for one step of so many micro-batches; bytes of stages by their `parts`
     where these are known."""
@@ -35,11 +37,10 @@ def pipeline_of(
         ((),) * max(layers.ranks, max(plan.ranks) + 1),
         layers.link_bytes_per_s,
         budget_bytes,
+        message_bytes=message_bytes,
+        draw_bytes=draw_bytes,
     )
-    rows = tuple(_Row(plan, bare, rank).steps() for rank in range(bare.ranks))
-    return Pipeline(
-        bare.planner, microbatches, bare.stages, rows, bare.link_bytes_per_s, budget_bytes
-    )
+    return replace(bare, rows=tuple(_Row(plan, bare, rank).steps() for rank in range(bare.ranks)))
 
 
 def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStage:
@@ -69,6 +70,11 @@ def _stage(plan: PipelinePlan, s: int, parts: StageParts | None) -> PipelineStag
         weight_ns=weight_ns,
         weight_keep_bytes=parts.weight_keep_bytes if parts else keep if weight_ns else 0,
         weight_extra_bytes=parts.weight_extra_bytes if parts else 0,
+        weight_sums_bytes=parts.weight_sums_bytes if parts else 0,
+        weight_first_bytes=parts.weight_first_bytes if parts else 0,
+        sums_bytes=parts.sums_bytes if parts else 0,
+        first_extra_bytes=parts.first_extra_bytes if parts else 0,
+        closing_bytes=parts.closing_bytes if parts else 0,
         reads_input=bool(i) and reads_input,
         reads_output=not is_last and reads_output,
         remade=way.remade,

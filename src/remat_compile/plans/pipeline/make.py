@@ -14,8 +14,9 @@ from ...ir.text.pipeline import format_pipeline
 from ...ir.units import format_bytes, format_ns
 from ...planners.contract import Infeasible, Progress
 from ...planners.pipeline.contract import PipelinePlan, PipelinePlanner, parse_pipeline_planner
-from ...planners.pipeline.from_program import StageParts, StepLayers
+from ...planners.pipeline.from_program import StepLayers
 from ...planners.pipeline.madpipe import least_period_bound
+from ...planners.pipeline.parts import StageParts
 from ...planners.pipeline.pattern import first_true
 from ...planners.pipeline.rows import pipeline_of
 from ...verifier.pipeline import PipelineVerdict, check_pipeline
@@ -89,8 +90,9 @@ def _number(microbatches: int | str) -> int:
 class MadePipeline:
     """A pipeline with its claims, where it came from, and what was found of it twice.
 
-    `bound_ns` is a lower bound on the period of periodic pipelines that keep everything, with at
-    most one rank of several stages; `step` has the cNodes of `parts`.
+    `bound_ns` is a lower bound on the period of periodic pipelines with at most one rank of several
+    stages; if the plan makes nothing again, of those that do not either. `step` has the cNodes of
+    `parts`.
     """
 
     pipeline: Pipeline
@@ -184,7 +186,7 @@ def _make(
             step.parts(i, j, m, remade=way.remade, defers=plan.pattern.defers(s))
             for s, ((i, j), way) in enumerate(zip(plan.stages, plan.ways, strict=True))
         )
-        pipeline = pipeline_of(plan, m, None, parts)
+        pipeline = pipeline_of(plan, m, None, parts, step.message_bytes, step.draw_bytes)
         trace = simulate_pipeline(pipeline)
         if request.budget_bytes is None or memory is None:
             break
@@ -201,5 +203,7 @@ def _make(
     bound = layers.least_period_ns
     shared = sum(plan.ranks.count(rank) > 1 for rank in set(plan.ranks))
     if bounded and len(layers.cuts) <= _BOUND_LAYERS and shared < 2:
-        bound = least_period_bound(step.bound_layers(layers), monotonic() + _BOUND_S)
+        remakes = any(way.remade for way in plan.ways)
+        shape = step.bound_layers(layers, remakes=remakes)
+        bound = least_period_bound(shape, monotonic() + _BOUND_S)
     return MadePipeline(pipeline, plan, step, parts, trace, verdict, bound)

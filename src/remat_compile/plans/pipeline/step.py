@@ -20,6 +20,7 @@ from ...backends.torch.pipeline import (
     StageModule,
     TorchSchedule,
     Transport,
+    message_bytes,
     random_stages,
     schedule_csv,
 )
@@ -56,9 +57,10 @@ class PipelineStep:
 
     It adds the gradients of the mean loss over micro-batches to `.grad` of the parameters that this
     rank's stages use, updates their buffers, and returns that mean loss on the rank of the last
-    stage, None elsewhere. Gradients that are there already take their bytes once more. With an
-    `optimizer` it then updates these parameters, their gradients clipped to `max_grad_norm` (that
-    of all ranks together), and leaves no gradients of them.
+    stage, None elsewhere. Gradients that are there already take their bytes once more, in a first
+    backward also the largest of them. With an `optimizer` it then updates these parameters, their
+    gradients clipped to `max_grad_norm` (that of all ranks together), and leaves no gradients of
+    them.
 
     If a step fails on any rank, the ranks raise FB1030 and nothing of theirs is changed. (A rank
     that ends while all ranks tell each other that their rows are done may leave some that were told
@@ -253,6 +255,10 @@ def check_stages(pipeline: Pipeline, step: StepLayers) -> None:
                 problems.append((number, f"{name} are {size}, not {getattr(s, name)}", s.span))
         if (s.reads_input, s.reads_output) != (parts.reads_input, parts.reads_output):
             problems.append((number, "its backward reads something else of its borders", s.span))
+    for name in ("message_bytes", "draw_bytes"):
+        size, told = getattr(step, name), getattr(pipeline, name)
+        if told < size:
+            problems.append((len(pipeline.stages) - 1, f"{name} are {size}, not {told}", None))
     if pipeline.stages[-1].last != len(step):
         problems.append((len(pipeline.stages) - 1, "layers are missing behind it", None))
     if problems:
@@ -303,7 +309,7 @@ def build_step(
         values = lowered.values()
     # Outside of the block, in which PyTorch traces: what follows computes with tensors.
     same_on_all(group, program, m)
-    step = StepLayers(program, updates)
+    step = StepLayers(program, updates, message_bytes(program, max_grad_norm))
     text = "" if rank or replica else _planned(step, request, phases)
     if replicas is not None:
         same_on_all(replicas, program, m)
@@ -353,7 +359,8 @@ def check_update(pipeline: Pipeline, step: StepLayers) -> None:
     for rank, peak in enumerate(pipeline.claims.peak_bytes_R):
         stages = [s for s in pipeline.stages if s.rank == rank]
         _, more = step.update_bytes(*((s.first, s.last) for s in stages))
-        total = sum(s.held_bytes for s in stages) + more
+        held = sum(s.held_bytes + s.sums_bytes + s.weight_sums_bytes for s in stages)
+        total = held + more
         if total > peak:
             message = f"the optimizer's step on rank {rank} takes {total} bytes, its rows {peak}"
             fail("FB0742", message, hint="make the optimizer with foreach=False")

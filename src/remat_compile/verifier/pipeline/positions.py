@@ -172,7 +172,8 @@ class RowPositions:
         return flights
 
     def peak_bytes(self) -> int:
-        """The largest sum of what is held, kept, alive, and taken by a step for itself."""
+        """The largest sum of what is held, kept, alive, summed, and taken by a step for itself or
+        by all that follows the row."""
         p = self.pipeline
         change: Counter[int] = Counter()
         own: Counter[int] = Counter()
@@ -183,16 +184,24 @@ class RowPositions:
                 change[forward] += stage.keep_bytes
                 change[backward + 1] -= stage.keep_bytes
                 own[forward] += stage.forward_extra_bytes
-                own[backward] += stage.backward_extra_bytes
+                begins = k == 0 and stage.sums_bytes > 0
+                own[backward] += stage.first_extra_bytes if begins else stage.backward_extra_bytes
+                change[backward + 1] += stage.sums_bytes if begins else 0
                 for weights in self.runs.get(("wgt", s, k), ()):
                     change[backward + 1] += stage.weight_keep_bytes
                     change[weights + 1] -= stage.weight_keep_bytes
-                    own[weights] += stage.weight_extra_bytes
+                    late = k == 0 and stage.weight_sums_bytes > 0
+                    own[weights] += stage.weight_first_bytes if late else stage.weight_extra_bytes
+                    change[weights + 1] += stage.weight_sums_bytes if late else 0
         for value in self._values():
             stage = p.stages[value[1]]
             size = stage.activation_bytes if value[0] == "act" else stage.gradient_bytes
             change[self.births(value)[0]] += size
             change[self.frees[value][0] + 1] -= size
         held = sum(p.stages[s].held_bytes for s in self.mine)
-        levels = accumulate(change[n] for n in range(len(self.row)))
-        return max([held, *(held + level + own[n] for n, level in enumerate(levels))])
+        end = len(self.row)
+        own[end] = max(p.message_bytes, sum(p.stages[s].closing_bytes for s in self.mine))
+        levels = accumulate(change[n] for n in range(end + 1))
+        return max(
+            [held + p.draw_bytes, *(held + level + own[n] for n, level in enumerate(levels))]
+        )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import remat_compile
 from helpers.distributed.forked import killed, planned
 from helpers.distributed.pipelines import made
 from helpers.planners.graphs import chain
@@ -27,6 +28,7 @@ from remat_compile.plans.pipeline.step import check_stages, check_update
 ROOT = Path(__file__).parents[4]
 SCRIPT = ROOT / "tests/helpers/distributed/pipelines.py"
 RECOMPUTE = "one-f-one-b{options=recompute}"
+SPECIAL, SPECIAL_BYTES = "madpipe{options=recompute}", 148_000
 FOUR = (
     f"dropout:2:{RECOMPUTE}:tight",
     "dropout:16:madpipe",
@@ -80,11 +82,16 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
             assert answer["ranks"] == size // (2 if case.endswith("replicas") else 1)
             assert answer.get("clean", True)
             measured = answer["measured"] + answer["entry"]
-            assert measured <= max(answer["proven"], 512), answer  # messages of an idle rank
-            # Gradients are counted throughout; of few micro-batches the peak may come before them.
-            early = answer["gradient_bytes"] if answer["microbatches"] < 4 else 0
-            assert answer["proven"] <= 1.02 * (measured + early) + 64, answer
-            remade.setdefault(case.endswith("tight"), []).append(answer.get("remade", 0))
+            foreign = case.endswith(str(SPECIAL_BYTES))  # proven for the bytes of another device
+            # A gradient that is added to in place counts twice until the third pass.
+            most = 1.03 if "zb-h1" in case else 1.02
+            if not foreign:
+                assert measured <= answer["proven"] <= most * measured + 64, answer
+                # A second step goes on from gradients, which count as the caller's.
+                again = answer.get("again", 0) + answer["entry"]
+                assert again <= answer["proven"] + answer.get("largest", 0), answer
+            tight = foreign or case.endswith("tight")
+            remade.setdefault(tight, []).append(answer.get("remade", 0))
             seen += answer["gradients"]
         assert len(set(seen)) == len(seen) > 3
         losses = [answers[n].get("losses", [0]) for _, answers, _ in ranks]
@@ -95,6 +102,23 @@ def check_equal(size: int, cases: tuple[str, ...]) -> None:
 
 def test_two_ranks_have_the_bits_of_the_step_on_one() -> None:
     check_equal(2, ("mlp:4:one-f-one-b", "cnn:4:interleaved", "gpt:4:one-f-one-b", "cnn:4:zb-h1"))
+
+
+def test_a_rank_of_two_stages_makes_values_again() -> None:
+    """MadPipe with recompute, by roofline costs: rank 0 has the first stage and the last, and the
+    step is shorter than with a stage for each rank."""
+    case = f"cnn:16:{SPECIAL}:{SPECIAL_BYTES}"
+    check_equal(3, (case,))
+    for answer in (answers[0] for _, answers, _ in ran(3, case)):
+        assert answer["stages"] == 4
+        assert answer["remade"] > 0
+
+
+def test_bytes_before_and_after_rows_are_proven() -> None:
+    """Draws and messages of ranks without a stage, the mean of losses, norms, AdamW, gradients that
+    share a storage; one micro-batch, whose peak may come before there are gradients."""
+    cases = ("dropout:1:one-f-one-b", "shared:1:zb-h1", "mlp:1:gpipe", "tiny:16:one-f-one-b")
+    check_equal(3, (*cases, "train:tiny:4:one-f-one-b", "train:mlp:5:one-f-one-b"))
 
 
 def test_four_ranks_do_as_one() -> None:
@@ -125,8 +149,10 @@ def test_a_peer_that_stands_still_is_given_up_at_the_deadline() -> None:
 
 
 def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
-    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch."""
-    cases = ("mlp:16:one-f-one-b:torch", "cnn:4:gpipe:torch", "gpt:4:interleaved:torch")
+    """The same bits of gradients and buffers; it holds a receive buffer for each micro-batch.
+    Stages that make values again do so there."""
+    plain = ("mlp:16:one-f-one-b:torch", "cnn:4:gpipe:torch", "gpt:4:interleaved:torch")
+    cases = (*plain, f"cnn:4:{RECOMPUTE}:torch:tight", f"gpt:4:{RECOMPUTE}:torch:tight")
     first, second = ran(2, *cases)
     for n, case in enumerate(cases):
         answers = []
@@ -135,6 +161,7 @@ def test_stages_and_schedule_run_in_the_runtime_of_pytorch() -> None:
             answers.append(told[n])
             assert told[n]["equal"], case
             assert told[n]["csv"] == first[1][n]["csv"]
+            assert bool(told[n]["remade"]) == case.endswith("tight")
         assert sum(len(a["gradients"]) for a in answers) > 3
         (loss,) = (a["losses"] for a in answers if a["losses"][0] is not None)
         assert loss[0] == pytest.approx(loss[1], rel=1e-6)
@@ -177,14 +204,15 @@ def test_more_planners(size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt", "tied", "dropout"])
+@pytest.mark.parametrize(
+    ("name", "planners"),
+    [(name, ("one-f-one-b", "madpipe")) for name in ("mlp", "cnn", "gpt", "tied", "dropout")]
+    + [(name, (f"{RECOMPUTE}:tight", f"{SPECIAL}:tight")) for name in ("cnn", "gpt", "dropout")],
+)
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_matrix(size: int, name: str) -> None:
+def test_matrix(size: int, name: str, planners: tuple[str, ...]) -> None:
     """Contiguous and other stages, with recompute and without, of 1, 2, 5 and 16 micro-batches. The
     tied GPT falls into three stages at most; weights of the MLP leave nothing to save."""
-    planners = ["one-f-one-b", "madpipe"]
-    if name in ("cnn", "gpt", "dropout"):
-        planners.append(f"{RECOMPUTE}:tight")
     if name == "tied":
         size = min(size, 3)
     cases = [case.split(":") for case in planners]
@@ -202,6 +230,20 @@ def test_without_a_process_group() -> None:
         pipeline(model, batch, microbatches=0, budget="half", planner="rotor", max_grad_norm=1.0)
     codes = ["FB0546", "FB1021", "FB1023", "FB0450"]
     assert [d.code for d in refused.value.diagnostics] == codes
+
+
+def test_a_tie_is_named_where_it_stands_in_the_way() -> None:
+    """FB1022: the gradient of a tied parameter is a sum over both its stages, so one rank has all
+    that is between them."""
+    model, batch = made("tied")
+    plan = remat_compile.plan(model, batch, planner="store-all", costs="roofline", device="h200")
+    StepLayers(plan.program).check(3)
+    with pytest.raises(FBError) as refused:
+        StepLayers(plan.program).check(4)
+    (diagnostic,) = refused.value.diagnostics
+    assert diagnostic.code == "FB1022"
+    assert "net.tok.weight = net.head.weight is used on both sides" in diagnostic.notes[0].message
+    assert str(diagnostic.hint).endswith("a parameter each")
 
 
 def test_an_update_beyond_what_is_proven_is_refused() -> None:
@@ -228,21 +270,26 @@ def test_segments_outside_of_their_stage_or_over_each_other_are_refused(
 
 
 @pytest.mark.parametrize(
-    "field", ["held_bytes", "keep_bytes", "activation_bytes", "first", "reads_input"]
-)
+    "field",
+    ["held_bytes", "keep_bytes", "sums_bytes", "closing_bytes", "activation_bytes", "first",
+     "reads_input", "message_bytes"],
+)  # fmt: skip
 def test_rows_of_another_model_are_refused(field: str) -> None:
     """FB1019: claims below the model's bytes, a cut where there is none, other reads."""
     program = chain(8)
     request = PipelineRequest(parse_pipeline_planner("one-f-one-b"), 2, 3)
-    right = make_pipeline(program, request)
+    right = make_pipeline(StepLayers(program, lambda names: (0, len(names))), request)
     check_stages(right.pipeline, right.step)
     first, second = right.pipeline.stages
     if field == "first":
         bad = (replace(first, last=1), replace(second, first=1))  # w0 is used on both sides
+    elif field == "message_bytes":
+        bad = (first, second)
     elif field == "reads_input":
         bad = (first, replace(second, reads_input=not second.reads_input))
     else:
         bad = (replace(first, **{field: getattr(first, field) - 1}), second)
+    told = 7 if field == "message_bytes" else right.pipeline.message_bytes
     with pytest.raises(FBError) as refused:
-        check_stages(replace(right.pipeline, stages=bad), right.step)
+        check_stages(replace(right.pipeline, stages=bad, message_bytes=told), right.step)
     assert {d.code for d in refused.value.diagnostics} == {"FB1019"}

@@ -1,7 +1,7 @@
 """Runs the row of one rank over `torch.distributed`."""
 
 from .draws import random_stages
-from .rank import RankRun, StepFailed
+from .rank import RankRun, StepFailed, message_bytes
 from .torch_schedule import StageModule, TorchSchedule, schedule_csv
 from .transport import CrossingTensor, Transport
 
@@ -12,6 +12,7 @@ __all__ = [
     "StepFailed",
     "TorchSchedule",
     "Transport",
+    "message_bytes",
     "random_stages",
     "schedule_csv",
 ]

@@ -15,13 +15,23 @@ from torch import Tensor
 
 from ....device.devices import get_rng_state, set_rng_state
 from ....ir.diagnostics import Diagnostic, FBError
-from ....ir.graph import CNode
+from ....ir.graph import DTYPE_BYTES, CNode
 from ....ir.pipeline import Move, OnValue, Pipeline, RowStep, StageProgram, StageRun, Value
 from ....ir.program import Program
 from ....ir.text.pipeline import format_row_step
 from ....operators.instances import Instances, plain_mode, run_cnode
 from .draws import Draws, generator_state, set_generator
-from .transport import CrossingTensor, Transport
+from .transport import WORD_BYTES, CrossingTensor, Transport
+
+
+def message_bytes(program: Program, max_grad_norm: float | None) -> int:
+    """Bytes of what a rank tells the others after its row: its word, or the norms of all gradients,
+    one by one and together, then those together and the scale made of them and of two numbers."""
+    params, anode = program.binding.params, program.graph.anode
+    norms = [DTYPE_BYTES[anode[p.name].dtype] for p in params if p.grad is not None]
+    if max_grad_norm is None or not norms:
+        return WORD_BYTES
+    return max(WORD_BYTES, 2 * sum(norms), sum(norms) + 4 * max(norms) + 2 * WORD_BYTES)
 
 
 class StepFailed(FBError):
@@ -74,14 +84,11 @@ class RankRun:
         # Buffers that change are copied: the model's own change when all ranks have ended.
         self.values = {k: v.clone() if k in own else v for k, v in values.items()}
         self.buffers = {name: self.values[name] for name in own}
-        # Sums go on from the gradients that are there, in copies of them.
         self.gradients: dict[str, Tensor] = {}
         self.of_storage: dict[str, list[tuple[str, str]]] = {}
         for p in program.binding.params:
             param = self.values.get(p.name)
             if p.grad is not None and p.name in read and param is not None:
-                if param.grad is not None:
-                    self.gradients[p.name] = param.grad.clone()
                 self.of_storage.setdefault(graph.storage[p.grad], []).append((p.name, p.grad))
         self.losses: list[Tensor] = []
         self.live: dict[Value, list[Tensor]] = {}
@@ -211,10 +218,11 @@ class RankRun:
     def _backward(self, s: int, k: int) -> None:
         stage, p = self.stages[s], self.pipeline
         instances = self.saved.pop((s, k))
-        if s:
+        if p.stages[s].reads_input:
             self._enter(instances, ("act", s - 1, k))
-        if s < p.last_stage:
+        if p.stages[s].reads_output:
             self._enter(instances, ("act", s, k))
+        if s < p.last_stage:
             self._enter(instances, ("grad", s, k))
         graph = self.program.graph
         later = {a for c in stage.weights for a in graph.reads(graph.cnode[c])}
@@ -272,6 +280,8 @@ class RankRun:
         for param, name in self.of_storage.get(a, ()):
             if param in self.gradients:
                 self.gradients[param].add_(instances[name])
+            elif (there := self.values[param].grad) is not None:  # goes on from it, in a copy
+                self.gradients[param] = there + instances[name]
             else:  # a storage that several gradients share is that of the first
                 taken = any(
                     param != other for other, _ in self.of_storage[a] if other in self.gradients

@@ -20,6 +20,9 @@ from torch import Tensor
 from ....ir.diagnostics import fail
 from ....ir.pipeline import Value
 
+WORD_BYTES = 8
+"""Bytes with which a rank says that its row has ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class CrossingTensor:

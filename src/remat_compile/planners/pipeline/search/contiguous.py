@@ -37,7 +37,7 @@ class ContiguousSearch:
 
     def __init__(self, layers: Layers):
         self.layers = layers
-        self._ways: dict[Range, tuple[int, tuple[StageWay, ...]]] = {}
+        self._ways: dict[Range, tuple[StageWay, ...]] = {}
 
     def best_for(self, period_ns: int) -> Contiguous | None:
         """The partition of the least lifetime whose period is at most this; None if none fits."""
@@ -77,7 +77,7 @@ class ContiguousSearch:
             transfer_ns = layers.transfer_ns(i)
             if transfer_ns > period_ns:
                 continue
-            found = self._fastest(i, b, behind_ns, period_ns)
+            found = self.fastest(i, b, behind_ns, period_ns, layers.limit_bytes)
             if found is None:
                 continue
             way, lifetime_ns = found
@@ -86,15 +86,19 @@ class ContiguousSearch:
             if i not in table or lifetime_ns < table[i][0]:
                 table[i] = (lifetime_ns, (i, b, way))
 
-    def _fastest(
-        self, i: int, b: int, behind_ns: int, period_ns: int
-    ) -> tuple[StageWay, int] | None:
-        layers = self.layers
+    def ways(self, i: int, b: int) -> tuple[StageWay, ...]:
+        """The ways of a stage [i, b), from the fastest."""
         if (i, b) not in self._ways:
-            room = layers.limit_bytes - layers.held_bytes(i, b)
-            self._ways[i, b] = room, tuple(layers.ways(i, b))
-        room, ways = self._ways[i, b]
-        for way in ways:
+            self._ways[i, b] = tuple(self.layers.ways(i, b))
+        return self._ways[i, b]
+
+    def fastest(
+        self, i: int, b: int, behind_ns: int, period_ns: int, limit_bytes: int
+    ) -> tuple[StageWay, int] | None:
+        """The fastest way that fits a rank of its own, with the lifetime before the stage."""
+        layers = self.layers
+        room = limit_bytes - layers.held_bytes(i, b)
+        for way in self.ways(i, b):
             if way.load_ns > period_ns:
                 return None
             lifetime_ns = joined(behind_ns, way.load_ns, period_ns)
@@ -106,8 +110,7 @@ class ContiguousSearch:
     def least(self) -> Contiguous | None:
         """The partition of the least period; None where the memory fits none."""
         low = self.layers.least_period_ns
-        # With everything made again, one after another.
-        high = max(low, self.layers.longest_period_ns + sum(self.layers.forward_ns_L))
+        high = max(low, self.layers.longest_period_ns)
         # Mostly near its lower bound: steps of 1 %, 2 %, 4 % .. upwards, then between the last two.
         step, top = max(1, low // 100), low
         while top < high and self.best_for(top) is None:

@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Literal
 
 from ...solvers import MilpBuilder, MilpSolver
-from ..layers import Layers, Range, ceil_div
+from ..layers import Layers, Range, StageWay, ceil_div
 from ..pattern import Pattern
 
 _SHORTEST_S = 5.0
@@ -32,11 +32,12 @@ Place = tuple[str, int, int] | None
 
 @dataclass(frozen=True)
 class PeriodicProgram:
-    """Stages in order with their ranks; neighbours are on different ranks."""
+    """Stages in order with their ranks and ways; neighbours are on different ranks."""
 
     layers: Layers
     stages: tuple[Range, ...]
     ranks: tuple[int, ...]
+    ways: tuple[StageWay, ...]
 
     @property
     def least_period_ns(self) -> int:
@@ -59,8 +60,9 @@ class PeriodicProgram:
         backward: list[tuple[Place, int]] = []
         for t, (i, j) in enumerate(self.stages):
             place: Place = ("rank", self.ranks[t], 0)
-            forward.append((place, sum(layers.forward_ns_L[i:j])))
-            backward.append((place, sum(layers.backward_ns_L[i:j])))
+            forward_ns = sum(layers.forward_ns_L[i:j])
+            forward.append((place, forward_ns))
+            backward.append((place, self.ways[t].load_ns - forward_ns))
             if t < last:
                 a, b = self.ranks[t], self.ranks[t + 1]
                 link: Place = ("link", min(a, b), max(a, b)) if a != b else None
@@ -115,12 +117,14 @@ class PeriodicProgram:
         held = sum(layers.held_bytes(*self.stages[t]) for t in mine)
         largest = max(layers.limit_bytes, 1)
         for t0 in mine:
-            extra = layers.extra_bytes(*self.stages[t0])
-            for o in {2 * t0, n - 1 - 2 * t0} if extra else {2 * t0}:
+            extra = {2 * t0: layers.extra_bytes(*self.stages[t0])}
+            if self.ways[t0].extra_bytes:
+                extra[n - 1 - 2 * t0] = self.ways[t0].extra_bytes
+            for o, own in extra.items():
                 terms: dict[int, float] = {}
-                constant = held + extra
+                constant = held + own
                 for t in mine:
-                    keep = layers.keep_bytes(*self.stages[t])
+                    keep = self.ways[t].keep_bytes
                     forward, backward = 2 * t, n - 1 - 2 * t
                     terms[shift[backward]] = terms.get(shift[backward], 0) + keep
                     terms[shift[forward]] = terms.get(shift[forward], 0) - keep
@@ -166,28 +170,27 @@ class PeriodicProgram:
         return Pattern(period_ns, tuple(begins[:half]), tuple(reversed(begins[half:])))
 
     def least(
-        self, solver: MilpSolver, deadline: float, below_ns: int | None = None, parts: int = 1000
+        self, solver: MilpSolver, deadline: float, below_ns: int | None = None, unit_ns: int = 1
     ) -> tuple[Pattern | None, bool]:
-        """The schedule of the least period, up to a `parts`-th of it (0: to the nanosecond), and
-        whether no question stayed open. Only periods below `below_ns` are asked for."""
-        low = self.least_period_ns
-        high = sum(ns for _, ns in self.operations())
-        high = max(low, high)
+        """The schedule of the least period, of the multiples of `unit_ns`, and whether no question
+        stayed open. Only periods below `below_ns` are asked for."""
+        low = ceil_div(self.least_period_ns, unit_ns)
+        high = max(low, ceil_div(sum(ns for _, ns in self.operations()), unit_ns))
         if below_ns is not None:
-            high = min(high, below_ns - 1)
+            high = min(high, (below_ns - 1) // unit_ns)
         if high < low:
             return None, True
         best, decided = None, True
 
-        def ask(period: int) -> Verdict:
+        def ask(units: int) -> Verdict:
             left = deadline - monotonic()
-            return "unknown" if left <= 0 else self.solve(period, solver, left)
+            return "unknown" if left <= 0 else self.solve(units * unit_ns, solver, left)
 
         verdict = ask(high)
         if not isinstance(verdict, Pattern):
             return None, verdict == "infeasible"
         best = verdict
-        while high - low > (high // parts if parts else 0):
+        while high > low:
             middle = (low + high) // 2
             verdict = ask(middle)
             if isinstance(verdict, Pattern):
@@ -196,6 +199,7 @@ class PeriodicProgram:
             decided = decided and verdict == "infeasible"
             low = middle + 1
         if self.layers.microbatches is not None and (left := deadline - monotonic()) > 0:
-            verdict = self.solve(high, solver, min(left, _SHORTEST_S), shortest=True)
+            limit_s = min(left, _SHORTEST_S)
+            verdict = self.solve(high * unit_ns, solver, limit_s, shortest=True)
             best = verdict if isinstance(verdict, Pattern) else best
         return best, decided
