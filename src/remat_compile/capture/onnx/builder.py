@@ -275,8 +275,8 @@ class ModuleBuilder:
         if value is None or (isinstance(value, Known) and value.name not in call.touched):
             return value
         reads.append(self._key_of(name, value))
-        is_read = isinstance(value, Known) and not is_tensor
-        return Slot(len(reads) - 1, value if is_read else None)
+        kept = value if isinstance(value, Known) and not is_tensor else None
+        return Slot(len(reads) - 1, kept)
 
     def _key_of(self, name: str, value: Value) -> str:
         """The run-time name of a value; a known one becomes a buffer, once per content."""

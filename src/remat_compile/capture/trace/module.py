@@ -101,7 +101,7 @@ class WholeModel(nn.Module):
             for held, key in ties:
                 held[key] = first[name]
         for (held, key), attributes in self.__attributes:
-            vars(held[key]).update(attributes)
+            held[key].__dict__.update(attributes)
         buffers = {
             (id(module._buffers), key): (path, module._buffers, tensor)
             for path, module in self.__model.named_modules()
