@@ -14,7 +14,7 @@ from .unsigned import is_unsigned, with_unsigned
 
 _Reader: TypeAlias = "Callable[[Call, Value], Any]"
 ONE, TWO = ("Tensor",), ("Tensor", "Tensor")
-"""How most lowerings read their inputs."""
+"""Input readings of most lowerings."""
 
 _TABLE: dict[tuple[str, str], Lowering] = {}
 _PLAIN: dict[Lowering, tuple[Lowering, _Readers]] = {}
