@@ -14,7 +14,8 @@ from remat_compile.ir.diagnostics import FBError
 from remat_compile.plans.budget import Baseline
 from remat_compile.plans.fit.largest import GAP, SizeSearch
 from remat_compile.plans.fit.room import in_bytes
-from remat_compile.plans.fit.sizes import SizedModel, SizeRange, sized_model
+from remat_compile.plans.fit.size_range import SizeRange
+from remat_compile.plans.fit.sizes import SizedModel, sized_model
 from remat_compile.plans.make import plan_costed
 from remat_compile.plans.options import Errors
 from remat_compile.plans.request import PlanRequest, read_request

@@ -197,8 +197,47 @@ def test_accelerate(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == len(BATCHES)
 
 
+class Scales:
+    """The state of a weight of 4 bits, beside it as in bitsandbytes: `weight.quant_state`."""
+
+    def __init__(self, levels: Tensor, absmax: Tensor, shape: torch.Size) -> None:
+        self.levels, self.absmax, self.shape = levels, absmax, shape
+
+
+class Linear4bit(nn.Module):
+    """A frozen product of QLoRA in plain PyTorch: two indices of 16 levels to the byte, and a scale
+    to each block of 16."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        levels = torch.linspace(-1, 1, 16)
+        blocks = linear.weight.detach().reshape(-1, 16)
+        absmax = blocks.abs().amax(1, keepdim=True)
+        index = (blocks / absmax)[..., None].sub(levels).abs().argmin(-1).reshape(-1, 2)
+        packed = (index[:, 0] * 16 + index[:, 1]).to(torch.uint8)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.weight.quant_state = Scales(levels, absmax, linear.weight.shape)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.weight.quant_state
+        index = torch.stack([self.weight >> 4, self.weight & 15], 1).long()
+        weight = state.levels[index].reshape(-1, 16) * state.absmax
+        return nn.functional.linear(x, weight.reshape(state.shape))
+
+
+def with_4_bits(model: nn.Module) -> None:
+    """Replaces what each adapter stands on."""
+    for module in model.modules():
+        if isinstance(base := getattr(module, "base_layer", None), nn.Linear):
+            module.base_layer = Linear4bit(base)
+
+
 @pytest.mark.slow
-def test_lora_in_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quantized", [with_4_bits, None], ids=["4 bits", "plain"])
+def test_lora_in_a_trainer(
+    quantized: Callable[[nn.Module], None] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Labels, padding to the longest of a batch, other lengths, gradient accumulation."""
     transformers = pytest.importorskip("transformers")
     peft = pytest.importorskip("peft")
@@ -233,6 +272,8 @@ def test_lora_in_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             r=4, lora_dropout=0.1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
         )
         model = peft.get_peft_model(transformers.LlamaForCausalLM(config), adapters)
+        if quantized is not None:
+            quantized(model)
         arguments = transformers.TrainingArguments(
             str(folder),
             max_steps=4,
@@ -257,3 +298,17 @@ def test_lora_in_a_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(calls) == 7, "two epochs of batches, two to a step"
     with pytest.raises(FBError, match="FB0401"):
         Callback(planner="dtrr")
+
+
+@pytest.mark.slow
+def test_layers_of_bitsandbytes_are_refused_by_name() -> None:
+    """Its operators take the kind of quantization as text, which no plan passes on."""
+    bnb = pytest.importorskip("bitsandbytes")
+    linear = bnb.nn.Linear4bit(32, 32, compute_dtype=torch.float32, compress_statistics=False)
+    model, x = nn.Sequential(nn.Linear(32, 32), linear.to("cpu"), nn.Linear(32, 1)), BATCHES[0]
+    x = torch.cat([x, x], 1)
+    with pytest.raises(FBError, match=r"FB0942(.|\n)*bitsandbytes\.\w+(.|\n)*text") as error:
+        remat_compile.compile(model, (x,), activation_budget="100%", planner="store-all")
+    assert {d.code for d in error.value.diagnostics} == {"FB0942"}
+    model(x).sum().backward()
+    assert model[0].weight.grad is not None, "and the model is as it was"

@@ -50,10 +50,7 @@ def command(
     Exit code 0 where it fits, at least under the plan; 1 where it does not.
     """
     from ..ir.analysis.optimizer_states import USUAL, assumed_optimizer
-    from ..plans.fit.room import room_for_step
-    from ..plans.fit.to_fit import plan_to_fit, program_of
     from ..plans.request import read_request
-    from ..plans.run_planner import Phases
     from ..plans.source import check_spec
 
     errors = Errors()
@@ -63,6 +60,11 @@ def command(
     errors.collect(lambda: check_spec(model, options))
     errors.raise_if_any()
     assert request is not None
+
+    from ..plans.fit.room import room_for_step  # behind the refusals, which load no planner
+    from ..plans.fit.to_fit import plan_to_fit, program_of
+    from ..plans.run_planner import Phases
+
     found: SizeFound | None = None
     room = partial(room_for_step, optimizer=optimizer)
     with progress(quiet=quiet) as say:

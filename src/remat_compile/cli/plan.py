@@ -127,8 +127,6 @@ def _make(
     header of a text before any long work starts; a text is planned for the size `found`."""
     from ..plans.files.look import plan_in_text, read_program_text
     from ..plans.files.outputs import files_of_plan
-    from ..plans.fit.sizes import at_size
-    from ..plans.make import plan_program, plan_source
     from ..plans.run_planner import Phases
     from ..plans.source import is_program, load_source
 
@@ -141,6 +139,9 @@ def _make(
             if as_it_is and program.schedules:
                 read = plan_in_text(program, text, model)
                 return replace(read, _allow_lossy=request.lossy is not None)
+            from ..plans.fit.sizes import at_size
+            from ..plans.make import plan_program
+
             reads = files_of_plan(model, program.header)
             if found is not None:
                 program = at_size(program, found.name, found.size)
@@ -149,6 +150,8 @@ def _make(
             with phases.phase("capture", f"capturing {model}"):
                 _set_threads(threads)
                 source = load_source(model, options)
+            from ..plans.make import plan_source  # behind what a file is refused for
+
             made = plan_source(source, request, phases)
     print_warnings(made.warnings)
     return made

@@ -76,7 +76,6 @@ def command(
     gradients differ from ordinary autograd, or the measured peak exceeds the proven one;
     with --backend jax, where XLA does not follow the plan.
     """
-    from ..api import load
     from ..plans.compare.step_values import write_step_values
     from ..plans.files.outputs import check_output, files_of_model
     from ..plans.files.recorded import model_of_plan
@@ -97,6 +96,8 @@ def command(
     errors.raise_if_any()
     if backend == "jax":
         return _run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
+    from ..api import load  # behind the refusals of options
+
     read = load(plan, schedule)
     header = read.program.header
     spec = model_of_plan(header, plan, model, options, trust_source=trust_source)

@@ -42,7 +42,7 @@ def command(
 
     The figures are predicted by simulation; `remat-compile verify` proves them.
     """
-    from ..api import load
+    from ..plans.files.look import plan_in_text, read_program_text
     from ..plans.link.link import parse_link
     from ..plans.link.other_link import other_link
     from .fit import table_lines
@@ -55,7 +55,7 @@ def command(
         return
 
     here = None if link is None else parse_link(link)
-    read = load(plan, schedule)
+    read = plan_in_text(*read_program_text(plan), plan, schedule)
     if here is not None and (warning := other_link(read, here)) is not None:
         print_warnings((warning,))
     if format == "json":

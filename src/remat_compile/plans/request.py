@@ -186,9 +186,9 @@ def check_time_limit(errors: Errors, time_limit_s: float) -> None:
 
 def _chosen_planner(asked: PlanKeywords) -> Planner:
     """The planner, without copies and with a horizon and workers where that was asked for."""
-    from ..planners.auto import Auto
-
     planner = _read_planner(asked["planner"])
+    from ..planners.auto import Auto  # behind the refusal of a name
+
     if not asked["offload"] or asked["keep"]:
         planner = _without_copies(planner)
     if isinstance(planner, Auto) and asked["horizon"] != DEFAULTS["horizon"]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+from . import MARK
 from .library import vega
-from .subject import MARK
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "

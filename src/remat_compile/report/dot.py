@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from ..ir.graph import CALLER_KINDS, CNode
 from ..ir.units import format_bytes
+from . import MARK
 from .charts.drawing import COLORS, ROLE_COLORS, ROLE_NAMES
-from .subject import MARK, Subject, shown
+from .subject import Subject, shown
 
 
 def dot(subject: Subject) -> str:

@@ -16,8 +16,9 @@ from typing import Any
 from ..ir.graph import CNode
 from ..ir.schedule import Compute, Step
 from ..ir.semantics.machine import Machine
+from . import MARK
 from .charts.timeline import replay
-from .subject import MARK, Subject, place_of, shown
+from .subject import Subject, place_of, shown
 
 Entry = dict[str, Any]
 Frame = dict[str, str | int]

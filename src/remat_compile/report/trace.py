@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import MARK
 from .moments import moments
-from .subject import MARK, Subject, place_of, shown
+from .subject import Subject, place_of, shown
 
 Event = dict[str, Any]
 

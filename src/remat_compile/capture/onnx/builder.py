@@ -25,7 +25,7 @@ from .file.limits import LARGEST_BYTES, Allowance, bytes_of, check_bytes
 from .file.parse import reason_of
 from .file.signatures import check_types
 from .module import OnnxModule, Slot, Step, as_outputs, last_uses, node_module, reserve
-from .table import RANDOM, lowering_of
+from .table import RANDOM, lowering_of, plain
 from .unroll import unroll
 from .weights import Role
 
@@ -224,9 +224,10 @@ class ModuleBuilder:
                     self.values[name] = result
             return
         reads: list[str] = []
+        lowering, are_tensors = plain(lowering, call, inputs)
         template = [
-            self._entry(value, name, call, reads)
-            for value, name in zip(inputs, node.input, strict=True)
+            self._entry(value, name, call, reads, is_tensor=is_tensor)
+            for value, name, is_tensor in zip(inputs, node.input, are_tensors, strict=True)
         ]
         place, leaf = reserve(self.root, path_of(node))
         module = node_module(call, lowering, template)
@@ -265,14 +266,17 @@ class ModuleBuilder:
         if not isinstance(result, Tensor) or id(result) not in self.keys:
             self.keys[id(result)] = self._fresh(name)
 
-    def _entry(self, value: Value, name: str, call: Call, reads: list[str]) -> Any:
+    def _entry(
+        self, value: Value, name: str, call: Call, reads: list[str], *, is_tensor: bool = False
+    ) -> Any:
         """Return the entry of the template: a slot for a tensor, the value itself if known."""
         if isinstance(value, list) and id(value) not in self.keys:
             return [self._entry(item, name, call, reads) for item in value]
         if value is None or (isinstance(value, Known) and value.name not in call.touched):
             return value
         reads.append(self._key_of(name, value))
-        return Slot(len(reads) - 1, value if isinstance(value, Known) else None)
+        kept = value if isinstance(value, Known) and not is_tensor else None
+        return Slot(len(reads) - 1, kept)
 
     def _key_of(self, name: str, value: Value) -> str:
         """The run-time name of a value; a known one becomes a buffer, once per content."""

@@ -31,8 +31,15 @@ class NodeModule(nn.Module):
         self.call = call
         self.lowering = lowering
         self.template = tuple(template)
+        slots = tuple(Slot(index) for index, entry in enumerate(template) if entry == Slot(index))
+        is_plain = slots == self.template[: len(slots)]
+        rest = self.template[len(slots) :] if is_plain else self.template
+        # Entries after the tensors, where no entry needs more than its tensor.
+        self.rest = None if any(map(_has_slots, rest)) else rest
 
     def forward(self, *tensors: Any) -> tuple[Any, ...]:
+        if self.rest is not None:
+            return as_outputs(self.lowering(self.call, *tensors, *self.rest))
         result = self.lowering(self.call, *[_filled(entry, tensors) for entry in self.template])
         return as_outputs(result)
 
@@ -43,6 +50,10 @@ class NodeModule(nn.Module):
 def as_outputs(result: Any) -> tuple[Any, ...]:
     """Return the results of a lowering, one value per output."""
     return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def _has_slots(entry: Any) -> bool:
+    return isinstance(entry, Slot) or (isinstance(entry, list) and any(map(_has_slots, entry)))
 
 
 def _filled(entry: Any, tensors: Sequence[Any]) -> Any:
@@ -102,6 +113,8 @@ class OnnxModule(nn.Module):
 
 
 def _fetch(module: nn.Module, path: str) -> Any:
+    if "." not in path:  # most paths, at a quarter of the steps to trace
+        return getattr(module, path)
     value: Any = module
     for part in path.split("."):
         value = getattr(value, part)

@@ -7,7 +7,7 @@ and shifts to the right are told apart below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -59,10 +59,7 @@ def with_unsigned(lowering: Lowering) -> Lowering:
 
     @wraps(lowering)
     def lowered(call: Call, *values: Value) -> Any:
-        if call.op in _NOT_ARITHMETIC:
-            return lowering(call, *values)
-        dtypes = {_dtype(value) for value in values}
-        if dtypes.isdisjoint(_UNSIGNED):
+        if not is_unsigned(call, values):
             return lowering(call, *values)
         place = _TYPE_GIVEN_BY.get(call.op, 0)
         kind = _dtype(values[place]) if place < len(values) else None
@@ -79,6 +76,11 @@ def with_unsigned(lowering: Lowering) -> Lowering:
         return tree_map(lambda leaf: _narrowed(leaf, kind), results)
 
     return lowered
+
+
+def is_unsigned(call: Call, values: Sequence[Value]) -> bool:
+    """Return whether this is arithmetic on unsigned integers that PyTorch hardly computes."""
+    return call.op not in _NOT_ARITHMETIC and any(_dtype(value) in _UNSIGNED for value in values)
 
 
 def _dtype(value: Value) -> torch.dtype | None:

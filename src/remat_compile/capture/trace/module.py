@@ -51,10 +51,14 @@ class WholeModel(nn.Module):
     is given what the first one holds for the time of the call. And it sees only what is written
     into those tensors: a buffer that the forward replaces (`self.mean = 0.9 * self.mean + x`) is
     written into the one that stood there. FBError FB0508 where that cannot be.
+
+    A traced tensor gets the Python attributes of the parameter for which it stands: layers of
+    4 bits keep their scales there (`weight.quant_state` of bitsandbytes).
     """
 
     __model: nn.Module
     __ties: list[tuple[Slot, list[Slot]]]
+    __attributes: list[tuple[Slot, dict[str, Any]]]
     __results: Results | None
     __with_cache: bool
     __autocast: Autocast | None
@@ -72,6 +76,7 @@ class WholeModel(nn.Module):
         held = {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
         own: dict[str, Any] = {"model": model, "results": results, "with_cache": with_cache}
         own |= {"autocast": autocast, "ties": _ties(model), "tracker": None}
+        own["attributes"] = _attributes(model)
         # Under names that no part of a model has: some are called `_model`.
         self.__dict__.update({f"_WholeModel__{name}": value for name, value in own.items()})
         self.__dict__.update(held, training=model.training)
@@ -95,6 +100,8 @@ class WholeModel(nn.Module):
         for (first, name), ties in self.__ties:
             for held, key in ties:
                 held[key] = first[name]
+        for (held, key), attributes in self.__attributes:
+            held[key].__dict__.update(attributes)
         buffers = {
             (id(module._buffers), key): (path, module._buffers, tensor)
             for path, module in self.__model.named_modules()
@@ -133,6 +140,17 @@ class WholeModel(nn.Module):
                 yield
         finally:
             torch.set_autocast_cache_enabled(before)
+
+
+def _attributes(model: nn.Module) -> list[tuple[Slot, dict[str, Any]]]:
+    """Return the Python attributes of each parameter that has some."""
+    slots = [(m._parameters, key) for m in model.modules() for key in m._parameters]
+    return [(slot, dict(held)) for slot in slots if (held := getattr(_at(slot), "__dict__", None))]
+
+
+def _at(slot: Slot) -> Any:
+    held, key = slot
+    return held[key]
 
 
 def _write_into(old: Tensor | None, new: Tensor | None, name: str, *, is_tied: bool) -> None:

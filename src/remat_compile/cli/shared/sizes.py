@@ -15,7 +15,7 @@ from ...plans.source import ModelOptions
 if TYPE_CHECKING:
     from ...ir.program import Program
     from ...plans.fit.largest import SizeFound
-    from ...plans.fit.sizes import SizeRange
+    from ...plans.fit.size_range import SizeRange
     from ...plans.request import PlanRequest
     from ...plans.run_planner import Phases
 
@@ -90,7 +90,7 @@ class SizeOptions:
 
     def read(self, errors: Errors, options: ModelOptions) -> tuple[ModelOptions, Wanted | None]:
         """The options without the range, and what is wanted. Adds FB0973."""
-        from ...plans.fit.sizes import BATCH, read_range
+        from ...plans.fit.size_range import BATCH, read_range
 
         texts = {name: text for name, text in options.dims.items() if ".." in text}
         dims = {name: text for name, text in options.dims.items() if name not in texts}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...report.subject import MARK
+from ...report import MARK
 from ..bind import lowered_again
 from ..files.files import write_together
 from ..files.outputs import check_output

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from zipfile import BadZipFile, ZipFile
 
 from ...ir.diagnostics import Diagnostic, FBError
-from ...report.charts.frontier import SWEEP_MARK
-from ...report.subject import MARK
+from ...report import MARK, SWEEP_MARK
 from ..source import ModelOptions, file_of, is_program
 from ..sweep.cells import CELL_FIELDS
 from .files import STREAM, FileRead, check_writable

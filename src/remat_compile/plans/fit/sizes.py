@@ -3,7 +3,6 @@ parameter of the function that makes the model."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from ...ir.diagnostics import Diagnostic, FBError
 from ..budget import Baseline
 from ..make import costed_program
 from ..source import is_program
+from .size_range import BATCH, SizeRange
 from .to_fit import program_of
 
 if TYPE_CHECKING:
@@ -19,32 +19,6 @@ if TYPE_CHECKING:
     from ..request import PlanRequest
     from ..run_planner import Phases
     from ..source import ModelOptions
-
-BATCH = "batch"
-_RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
-
-
-@dataclass(frozen=True, slots=True)
-class SizeRange:
-    """`low..high` of the size `name`, both included."""
-
-    name: str
-    low: int
-    high: int
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.low}..{self.high}"
-
-
-def read_range(name: str, text: str) -> SizeRange:
-    """FB0973 for what is no range."""
-    match = _RANGE.fullmatch(text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        message = f'cannot read the range "{text}" of {name}'
-        raise FBError(
-            Diagnostic("FB0973", message, hint="write LOW..HIGH, as in 1..64"), usage=True
-        )
-    return SizeRange(name, int(match[1]), int(match[2]))
 
 
 @dataclass

@@ -12,12 +12,11 @@ from html import escape
 from typing import Literal
 
 from ...ir.units import format_bytes
+from .. import SWEEP_MARK
 from ..document import Cell, chart, document, table
-from ..subject import MARK, shown
+from ..subject import shown
 from .drawing import Spec, byte_axis, drawn
 
-SWEEP_MARK = f"{MARK} sweep"
-"""The header of a sweep's page; a page with it may be overwritten."""
 GIB = 1 << 30
 LEAST_DEPTH = 0.02
 """The share of the chord within which a point is no knee."""

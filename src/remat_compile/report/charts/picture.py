@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...ir.diagnostics import Diagnostic, FBError
+from .. import MARK
 from ..library import converter
-from ..subject import MARK, Subject
+from ..subject import Subject
 from .charts import charts, stretch_moments
 from .drawing import Spec
 from .frontier import Frontier, frontier_spec
