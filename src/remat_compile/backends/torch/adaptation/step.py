@@ -1,0 +1,220 @@
+"""A training step that runs one of several proven plans, and changes it between steps alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....ir.codecs import pairs
+from ....ir.diagnostics import fail
+from ....ir.program import Program
+from ..module import PlannedModule
+from ..train import place_of_loss
+from .rule import Audit, Rules, Signals, State, decide, state_of
+from .signals import CHUNK_BYTES, Gradients, Watch, compared, is_same_on_ranks, largest, norm_of
+
+LOG = logging.getLogger("remat_compile.adaptive")
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """A plan of the ladder: its name, and the drop-in that runs it."""
+
+    name: str
+    module: PlannedModule
+
+    @property
+    def fingerprint(self) -> str:
+        """What the bits of its gradients depend on: the values that lossy codecs pack, and how.
+
+        Exact plans give the same bits, so schedules and lossless codecs are left out.
+        """
+        graph = self.module.planned_step.program.graph
+        by_result = {c.results[0]: c.call for c in graph.cnodes}
+        packed = {p.packed: p.source for p in pairs(graph) if p.codec.is_lossy}
+        told = sorted((source, str(by_result[name])) for name, source in packed.items())
+        return hashlib.sha256(json.dumps([self.name, told]).encode()).hexdigest()
+
+
+def reserved_bytes(module: PlannedModule) -> int:
+    """Bytes beside a plan: what a step is repeated from, and what the comparison of gradients takes."""
+    held = [*_changed(module), torch.get_rng_state()]
+    return sum(t.nbytes for t in held) + CHUNK_BYTES
+
+
+def _changed(module: PlannedModule) -> list[Tensor]:
+    """The buffers that a forward writes to."""
+    program: Program = module.planned_step.program
+    known = dict(module.named_buffers(remove_duplicate=False))
+    names = [b.names for b in program.binding.buffers if b.update is not None]
+    return [next(known[name] for name in each if name in known) for each in names]
+
+
+class AdaptiveStep:
+    """`step(*args)` runs forward and backward of one batch and gives the loss, as
+    `loss.backward()` leaves the gradients in `.grad`. Between steps it goes up and down a ladder
+    of plans (`rule.py`), by signals that are the same on all ranks.
+
+    An audited step, and one that is repeated, leave the exact gradients. `module` is the exact
+    drop-in. No parameter may have a gradient when a step begins, or a hook that takes it in the
+    backward (FB0565).
+    """
+
+    def __init__(self, rungs: Sequence[Rung], rules: Rules, group: Any = None) -> None:
+        """FB0545 for a model that gives no number to minimise, or several; FB0566 where ranks have
+        other ladders."""
+        self.rungs = tuple(rungs)
+        self.module = self.rungs[0].module
+        self.state = State()
+        self._rules, self._group = rules, group
+        self._place = place_of_loss(self.module)
+        self._parameters = list(self.module.parameters())
+        self._is_running = False
+        self._fingerprints = [r.fingerprint for r in self.rungs]
+        if not is_same_on_ranks(self._fingerprints, group):
+            message = "ranks have other ladders, whose lossy plans pack other values"
+            hint = 'plan by costs that are the same everywhere: costs="roofline" and a device'
+            fail("FB0566", message, hint=hint)
+
+    @property
+    def rung(self) -> str:
+        """The name of the plan that the next step runs."""
+        return self.rungs[self.state.rung].name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One step. FB0564 inside of another, FB0910 for a call that no plan was made for."""
+        with self._whole("a step begins"):
+            if any(p.grad is not None or p._post_accumulate_grad_hooks for p in self._parameters):
+                message = (
+                    "parameters have gradients, or hooks that take them in the backward, and a "
+                    "step may run its backward several times"
+                )
+                hint = "call optimizer.zero_grad() before each step, and the optimizer after it"
+                fail("FB0565", message, hint=hint)
+            audit = None
+            if self._rules.rungs > 1 and self.state.is_audited:
+                loss, norm, audit = self._audited(_Start(self.module), args, kwargs)
+            else:
+                loss, norm = self._stepped(args, kwargs)
+            before = self.rung
+            self.state, cause = decide(self.state, Signals(norm, audit), self._rules)
+            if cause:
+                step = self.state.step
+                LOG.info("step %d runs %s in place of %s: %s", step, self.rung, before, cause)
+        return loss
+
+    def _stepped(self, args: Any, kwargs: Any) -> tuple[Tensor, float]:
+        """The loss and the norm of the gradient. A lossy step with a gradient that is not finite is
+        repeated exactly, on all ranks."""
+        start = _Start(self.module) if self.state.rung else None
+        loss = self._run(self.state.rung, args, kwargs)
+        (norm,), _ = largest([norm_of(self._gradients())], (), self._group)
+        if start is not None and not math.isfinite(norm):
+            self._put([None] * len(self._parameters))
+            start.restore()
+            loss = self._run(0, args, kwargs)
+        return loss, norm
+
+    def _audited(self, start: _Start, args: Any, kwargs: Any) -> tuple[Tensor, float, Audit | None]:
+        """The loss, the norm of the exact gradient, and how far from that the present rung and the
+        next one are."""
+        loss = self._run(0, args, kwargs)
+        exact = self._gradients()
+        (norm,), _ = largest([norm_of(exact)], (), self._group)
+        if not math.isfinite(norm):
+            return loss, norm, None
+        rung, audit = self.state.rung, Audit(0.0, None, (), 0, 0)
+        if rung:
+            errors, biases, watch = self._compared(rung, start, exact, args, kwargs)
+            told = [max(errors, default=0.0), watch.bad_groups, watch.overflow]
+            (error, bad, overflow), biases = largest(told, biases, self._group)
+            audit = Audit(error, None, tuple(biases), int(bad), int(overflow))
+        if audit.error <= self._rules.tolerance and rung + 1 < self._rules.rungs:
+            errors, _, _ = self._compared(rung + 1, start, exact, args, kwargs)
+            (error,), _ = largest([max(errors, default=0.0)], (), self._group)
+            audit = Audit(audit.error, error, audit.biases, audit.bad_groups, audit.overflow)
+        self._put(exact)
+        return loss, norm, audit
+
+    def _compared(
+        self, rung: int, start: _Start, exact: Gradients, args: Any, kwargs: Any
+    ) -> tuple[list[float], list[float], Watch]:
+        """Errors and biases of the gradients of the same step by another rung, which are freed."""
+        self._put([None] * len(exact))
+        start.restore()
+        with Watch() as watch:
+            self._run(rung, args, kwargs)
+        ours = self._gradients()
+        self._put([None] * len(exact))
+        return *compared(ours, exact), watch
+
+    def _run(self, rung: int, args: Any, kwargs: Any) -> Tensor:
+        module = self.rungs[rung].module
+        with torch.enable_grad():
+            made = module(*args, **kwargs)
+            loss = module.planned_step.tensors(made)[self._place]
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def _gradients(self) -> Gradients:
+        return [p.grad for p in self._parameters]
+
+    def _put(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rung and all that the next decisions depend on: numbers, texts and lists. Model,
+        optimizer and generators are saved by their own."""
+        with self._whole("the state is saved"):
+            return {"ladder": self._fingerprints, "state": asdict(self.state)}
+
+    def load_state_dict(self, held: dict[str, Any]) -> None:
+        """Goes on as the step that gave `held` would. FB0566 for what another ladder gave."""
+        with self._whole("a state is loaded"):
+            try:
+                is_ours = held["ladder"] == self._fingerprints
+                state = state_of(held["state"])
+                is_ours = is_ours and 0 <= state.rung < len(self.rungs)
+            except (KeyError, TypeError):
+                is_ours = False
+            if not is_ours:
+                message = "this is no state of this ladder: its lossy plans pack other values"
+                hint = "plan with the same model, budget and options, and with cache=True"
+                fail("FB0566", message, hint=hint)
+            self.state = state
+
+    @contextmanager
+    def _whole(self, event: str) -> Iterator[None]:
+        """FB0564 between the forward and the end of the backward of a step."""
+        if self._is_running:
+            message = f"{event} inside of a step, which runs one plan from its beginning to its end"
+            fail("FB0564", message, hint="do it after the step, not in a hook or in the model")
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+
+class _Start:
+    """What a step begins from and changes: buffers that it writes to, and the generator."""
+
+    def __init__(self, module: PlannedModule) -> None:
+        self._generator = torch.get_rng_state()
+        self._buffers = [(buffer, buffer.clone()) for buffer in _changed(module)]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        torch.set_rng_state(self._generator)
+        for buffer, value in self._buffers:
+            buffer.copy_(value)
