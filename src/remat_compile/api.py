@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .capture.output_spec import ALL_RESULTS, Loss, Outputs, Wanted
 from .ir.diagnostics import Diagnostic, FBError, render
+from .plans.adaptation.ladder import LADDER, Step, check_ladder, make_ladder
 from .plans.files.look import plan_in_text, read_program, read_program_text
 from .plans.files.outputs import files_of_model, files_of_plan
 from .plans.files.recorded import model_of_plan, with_sizes
-from .plans.ladder import LADDER, Step, check_ladder, make_ladder
 from .plans.make import costed_program, plan_program, plan_source, planned_source, with_caches
 from .plans.messages.progress import Progress
 from .plans.options import (
@@ -228,7 +228,7 @@ def adaptive(
     errors = Errors()
     bound = read_bound(errors, options.pop("budget", None), options.pop("activation_budget", None))
     errors.collect(lambda: check_module(model, args))
-    errors.collect(lambda: check_ladder(bound, tolerance, most_steps))
+    errors.collect(lambda: check_ladder(bound, ladder, tolerance, most_steps))
     errors.raise_if_any()
     assert bound is not None
     from .backends.torch.adaptation import AdaptiveStep, Rules

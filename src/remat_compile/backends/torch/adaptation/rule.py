@@ -118,7 +118,7 @@ def _cause_to_leave(state: State, signals: Signals, rules: Rules) -> str:
         return f"gradient norm {signals.norm:.3g}, its median {usual:.3g}" if is_large else ""
     if audit.bad_groups:
         return f"{audit.bad_groups} packed groups are not finite"
-    if audit.error > rules.tolerance:
+    if not audit.error <= rules.tolerance:
         return f"error {audit.error:.3g} is above {rules.tolerance:.3g}"
     biases = (*state.biases, audit.biases)[-KEPT_BIASES:]
     bias = max((abs(fmean(each)) for each in zip(*biases, strict=True)), default=0.0)

@@ -46,7 +46,7 @@ class Rung:
 
 
 def reserved_bytes(module: PlannedModule) -> int:
-    """Bytes beside a plan: what a step is repeated from, and what the comparison of gradients takes."""
+    """Bytes beside a plan: those that a step is repeated from, and to compare gradients."""
     held = [*_changed(module), torch.get_rng_state()]
     return sum(t.nbytes for t in held) + CHUNK_BYTES
 
@@ -65,8 +65,8 @@ class AdaptiveStep:
     of plans (`rule.py`), by signals that are the same on all ranks.
 
     An audited step, and one that is repeated, leave the exact gradients. `module` is the exact
-    drop-in. No parameter may have a gradient when a step begins, or a hook that takes it in the
-    backward (FB0565).
+    drop-in. A step runs its backward several times at an audit, so before it no parameter may have
+    a gradient, or a hook that takes it in the backward (FB0565).
     """
 
     def __init__(self, rungs: Sequence[Rung], rules: Rules, group: Any = None) -> None:
@@ -77,7 +77,6 @@ class AdaptiveStep:
         self.state = State()
         self._rules, self._group = rules, group
         self._place = place_of_loss(self.module)
-        self._parameters = list(self.module.parameters())
         self._is_running = False
         self._fingerprints = [r.fingerprint for r in self.rungs]
         if not is_same_on_ranks(self._fingerprints, group):
@@ -93,13 +92,7 @@ class AdaptiveStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """One step. FB0564 inside of another, FB0910 for a call that no plan was made for."""
         with self._whole("a step begins"):
-            if any(p.grad is not None or p._post_accumulate_grad_hooks for p in self._parameters):
-                message = (
-                    "parameters have gradients, or hooks that take them in the backward, and a "
-                    "step may run its backward several times"
-                )
-                hint = "call optimizer.zero_grad() before each step, and the optimizer after it"
-                fail("FB0565", message, hint=hint)
+            self._refuse_other_readers(args, kwargs)
             audit = None
             if self._rules.rungs > 1 and self.state.is_audited:
                 loss, norm, audit = self._audited(_Start(self.module), args, kwargs)
@@ -112,6 +105,21 @@ class AdaptiveStep:
                 LOG.info("step %d runs %s in place of %s: %s", step, self.rung, before, cause)
         return loss
 
+    def _refuse_other_readers(self, args: Any, kwargs: Any) -> None:
+        takes = any(p.grad is not None or p._post_accumulate_grad_hooks for p in self._parameters)
+        given = tree_leaves((args, kwargs))
+        if takes or any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in given):
+            message = (
+                "parameters have gradients or hooks that take them in the backward, or an argument "
+                "requires one, and a step may run its backward several times"
+            )
+            hint = "call optimizer.zero_grad() before each step, and the optimizer after it"
+            fail("FB0565", message, hint=hint)
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.module.parameters())
+
     def _stepped(self, args: Any, kwargs: Any) -> tuple[Tensor, float]:
         """The loss and the norm of the gradient. A lossy step with a gradient that is not finite is
         repeated exactly, on all ranks."""
@@ -119,7 +127,7 @@ class AdaptiveStep:
         loss = self._run(self.state.rung, args, kwargs)
         (norm,), _ = largest([norm_of(self._gradients())], (), self._group)
         if start is not None and not math.isfinite(norm):
-            self._put([None] * len(self._parameters))
+            self._put(None)
             start.restore()
             loss = self._run(0, args, kwargs)
         return loss, norm
@@ -149,12 +157,12 @@ class AdaptiveStep:
         self, rung: int, start: _Start, exact: Gradients, args: Any, kwargs: Any
     ) -> tuple[list[float], list[float], Watch]:
         """Errors and biases of the gradients of the same step by another rung, which are freed."""
-        self._put([None] * len(exact))
+        self._put(None)
         start.restore()
         with Watch() as watch:
             self._run(rung, args, kwargs)
         ours = self._gradients()
-        self._put([None] * len(exact))
+        self._put(None)
         return *compared(ours, exact), watch
 
     def _run(self, rung: int, args: Any, kwargs: Any) -> Tensor:
@@ -168,9 +176,10 @@ class AdaptiveStep:
     def _gradients(self) -> Gradients:
         return [p.grad for p in self._parameters]
 
-    def _put(self, gradients: Gradients) -> None:
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
+    def _put(self, gradients: Gradients | None) -> None:
+        """Puts these gradients, or none, in the place of those that are there."""
+        for at, parameter in enumerate(self._parameters):
+            parameter.grad = None if gradients is None else gradients[at]
 
     def state_dict(self) -> dict[str, Any]:
         """The rung and all that the next decisions depend on: numbers, texts and lists. Model,

@@ -6,16 +6,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..ir.diagnostics import Diagnostic, FBError, render
-from ..ir.program import Budget
-from ..ir.semantics.simulate import simulate
-from .budget import Baseline, BudgetText, resolve_budget
-from .options import Codecs
-from .packed import NO_PLAN
+from ...ir.diagnostics import Diagnostic, FBError, render
+from ...ir.program import Budget
+from ...ir.semantics.simulate import simulate
+from ..budget import Baseline, BudgetText, resolve_budget
+from ..options import Codecs
+from ..packed import NO_PLAN
 
 if TYPE_CHECKING:
-    from ..backends.torch import PlannedModule
-    from ..backends.torch.adaptation import Rung
+    from ...backends.torch import PlannedModule
+    from ...backends.torch.adaptation import Rung
 
 Step = tuple[Codecs, str]
 """A family of codecs, and the lossy codec in it."""
@@ -30,18 +30,26 @@ LADDER: tuple[Step, ...] = (
 EXACT = "exact"
 
 
-def check_ladder(bound: BudgetText | None, tolerance: float, most_steps: int) -> None:
-    """FB0567 for a ladder without a budget in bytes or a share, or with limits that are none."""
+def check_ladder(
+    bound: BudgetText | None, steps: Sequence[Step], tolerance: float, most_steps: int
+) -> None:
+    """FB0567 for a ladder without a budget that is known beforehand, of steps that are no pairs, or
+    with limits that are none."""
+    has_budget = bound is not None and bound.form not in ("least", "auto")
     wrong = {
-        "a ladder is made for a budget, which its steps hold": bound is None
-        or bound.form in ("least", "auto"),
+        "a ladder is made for a budget in bytes or a share": not has_budget,
+        f"the ladder is {steps!r}": not all(map(_is_step, steps)),
         f"the tolerance is {tolerance!r}": not (_is_number(tolerance) and 0 < tolerance < 1),
         f"most_steps is {most_steps!r}": not (type(most_steps) is int and most_steps >= 1),
     }
-    hint = 'write for example budget="8GiB", tolerance=0.1, most_steps=4096'
+    hint = 'write budget="8GiB", ladder=[("all", "int8")], tolerance=0.1, most_steps=4096'
     found = [Diagnostic("FB0567", message, hint=hint) for message, is_so in wrong.items() if is_so]
     if found:
         raise FBError(found, usage=True)
+
+
+def _is_step(step: object) -> bool:
+    return isinstance(step, tuple | list) and [type(part) for part in step] == [str, str]
 
 
 def _is_number(value: object) -> bool:
@@ -55,9 +63,11 @@ def make_ladder(
 
     `compile(**options)` gives a planned module. A lossy plan counts gradients that are held
     already (`grads="accumulate"`): an audit holds the exact ones while it runs. All leave room for
-    what a repeated step begins from. FB0562 where the exact plan does not fit.
+    what a repeated step begins from. FB0562 where the exact plan does not fit, FB0545 for a model
+    that does not give its loss.
     """
-    from ..backends.torch.adaptation import Rung, reserved_bytes
+    from ...backends.torch.adaptation import Rung, reserved_bytes
+    from ...backends.torch.train import place_of_loss
 
     def within(budget: Budget | None, **options: Any) -> PlannedModule:
         kind = "budget" if bound.kind == "device" else "activation_budget"
@@ -78,6 +88,7 @@ def make_ladder(
             raise FBError(Diagnostic("FB0562", message, notes=why.notes, hint=hint)) from error
 
     exact = exactly()
+    place_of_loss(exact)
     program = exact.planned_step.program
     budget = resolve_budget(bound, Baseline.of(program))
     trace = simulate(program, exact.planned_step.schedule)
