@@ -71,7 +71,8 @@ def test_intervals_double_up_to_the_most_and_begin_again_when_outliers_grow() ->
 
 
 def test_a_switch_is_followed_by_an_audit() -> None:
-    state, cause = decide(State(step=50, rung=2, interval=8, next_audit=57), Signals(math.nan, None), RULES)  # fmt: skip
+    before = State(step=50, rung=2, interval=8, next_audit=57)
+    state, cause = decide(before, Signals(math.nan, None), RULES)
     assert state == State(step=51, rung=0, next_audit=51)
     assert state.is_audited
     assert "not finite" in cause

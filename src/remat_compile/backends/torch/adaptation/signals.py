@@ -32,7 +32,7 @@ def norm_of(gradients: Gradients) -> float:
 
 def _norms(x: Tensor) -> Iterator[Tensor]:
     if x.dtype == torch.float16:  # whose norm may be more than it has numbers for
-        yield from (torch.linalg.vector_norm(piece.float()) for piece in _pieces(x))
+        yield from (torch.linalg.vector_norm(piece.float()) for (piece,) in _pieces(x))
     else:
         yield torch.linalg.vector_norm(x)
 
@@ -55,8 +55,7 @@ def compared(ours: Gradients, exact: Gradients) -> tuple[list[float], list[float
             a, b = torch.view_as_real(a), torch.view_as_real(b)
         order = sorted(range(b.dim()), key=b.stride, reverse=True)  # as they lie in memory
         off = along = size = 0.0
-        pairs = zip(_pieces(a.permute(order)), _pieces(b.permute(order)), strict=True)
-        for mine, other in pairs:
+        for mine, other in _pieces(a.permute(order), b.permute(order)):
             other = other.double()
             difference = mine.double() - other
             off += float(difference.dot(difference))
@@ -70,13 +69,15 @@ def compared(ours: Gradients, exact: Gradients) -> tuple[list[float], list[float
     return errors, biases
 
 
-def _pieces(x: Tensor) -> Sequence[Tensor]:
-    """Parts of a gradient, row by row where it does not lie in one piece."""
-    if x.is_contiguous():
-        return torch.split(x.view(-1), PIECE)
-    if x.dim() == 1:
-        return torch.split(x, PIECE)
-    return [piece for row in x.unbind(0) for piece in _pieces(row)]
+def _pieces(*alike: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of tensors of one shape, row by row where one does not lie in one piece."""
+    if all(x.is_contiguous() for x in alike):
+        alike = tuple(x.view(-1) for x in alike)
+    if alike[0].dim() == 1:
+        yield from zip(*(torch.split(x, PIECE) for x in alike), strict=True)
+        return
+    for rows in zip(*(x.unbind(0) for x in alike), strict=True):
+        yield from _pieces(*rows)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -112,7 +113,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         size = x.new_zeros(channels, dtype=torch.float32)
         for part in torch.split(x.view(-1, channels), CHUNK // channels):
-            size += part.float().abs_().sum(0)
+            size += part.abs().sum(0, dtype=torch.float32)
         found = int((size > size.mean() + Z * size.std()).sum())
         self.overflow += max(0, found - (outliers(channels) if "outliers" in codec else 0))
 

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ....ir.codecs import pairs
 from ....ir.diagnostics import fail
