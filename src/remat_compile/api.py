@@ -29,14 +29,7 @@ from .plans.options import (
 )
 from .plans.packed import without_lossy
 from .plans.plan import Plan
-from .plans.request import (
-    PlanRequest,
-    check_choice,
-    check_fuse,
-    read_bound,
-    read_request,
-    read_sweep,
-)
+from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
 from .plans.run_planner import Phases
 from .plans.source import Source, check_module, check_spec, is_program, load_source
 from .plans.sweep.sweep import Sweep, run_sweep
@@ -225,20 +218,17 @@ def adaptive(
     plan. With `torch.distributed` decisions are the same on all ranks of `group`.
     FB0562 where the exact plan does not fit, FB0545 for a model that does not give its loss.
     """
-    errors = Errors()
-    bound = read_bound(errors, options.pop("budget", None), options.pop("activation_budget", None))
-    errors.collect(lambda: check_module(model, args))
-    errors.collect(lambda: check_ladder(bound, ladder, tolerance, most_steps))
-    errors.raise_if_any()
-    assert bound is not None
     from .backends.torch.adaptation import AdaptiveStep, Rules
     from .capture.trace.parallel import check_not_spread
 
+    budget, activations = options.pop("budget", None), options.pop("activation_budget", None)
+    bounds: dict[str, Any] = {"budget": budget, "activation_budget": activations}
+    check_ladder(ladder, tolerance, most_steps, **bounds)
+    check_module(model, args)
     check_not_spread(model)
-
     chosen: dict[str, Any] = {**options, "loss": loss, "outputs": outputs}
     chosen |= {"dynamic_shapes": dynamic_shapes, "progress": progress}
-    rungs = make_ladder(partial(compile, model, args, kwargs, **chosen), bound, ladder)
+    rungs = make_ladder(partial(compile, model, args, kwargs, **chosen), ladder, **bounds)
     return AdaptiveStep(rungs, Rules(len(rungs), tolerance, most_steps), group)
 
 

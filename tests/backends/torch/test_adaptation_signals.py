@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remat_compile.backends.torch.adaptation.signals import (
-    CHUNK_BYTES,
-    Watch,
-    compared,
-    largest,
-    norm_of,
-)
+from remat_compile.backends.torch.adaptation.signals import CHUNK_BYTES, Watch, compared, norm_of
 from remat_compile.device.memory import measure_peak
 from remat_compile.ir.codecs import CODECS
 from remat_compile.operators.codecs import register
@@ -55,7 +49,6 @@ def test_gradients_that_cannot_be_compared() -> None:
     z = torch.tensor([1 + 1j])
     assert compared([z.conj().resolve_conj()], [z])[0] == [pytest.approx(math.sqrt(2), rel=0.02)]
     assert math.isnan(norm_of([x, x * math.inf]))
-    assert norm_of([torch.full((9,), 6e4, dtype=torch.float16)]) == pytest.approx(18e4, rel=0.01)
     assert norm_of([None]) == 0
 
 
@@ -90,7 +83,3 @@ def test_what_codecs_cannot_hold_is_counted(codec: str) -> None:
     with Watch() as watch:
         pack(flat.view(1, -1), *seed)
     assert watch.bad_groups == 3
-
-
-def test_one_process_needs_no_group() -> None:
-    assert largest([1.0, 2.0], [-3.0], None) == ([1.0, 2.0], [-3.0])

@@ -12,7 +12,6 @@ not taken and left in turns. With a tolerance of 0.1:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -39,28 +38,18 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit measured; errors are relative, the largest over parameters.
+    """What an audit measured of a rung, the same on all ranks; errors are relative.
 
-    `error` is that of the present rung (0 of the exact one), `next_error` that of the one above
-    (None where it was not tried). `biases` are signed errors of the present rung by parameter.
-    `bad_groups` counts groups of its packed values that are not finite, `overflow` outlier channels
-    that its codecs have no place for.
+    `error` is the largest over parameters, `biases` are signed, by parameter. `bad_groups` counts
+    groups of packed values that are not finite, `overflow` outlier channels that codecs have no
+    place for. `next_error` is the error of the next rung, None where there is none.
     """
 
-    error: float
-    next_error: float | None
-    biases: tuple[float, ...]
-    bad_groups: int
-    overflow: int
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """Of one step, the same on all ranks: the norm of the gradient, exact where there was an audit,
-    else by the present rung; and that audit, unless its exact gradient is not finite."""
-
-    norm: float
-    audit: Audit | None
+    error: float = 0.0
+    biases: tuple[float, ...] = ()
+    bad_groups: int = 0
+    overflow: int = 0
+    next_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +71,16 @@ class State:
         return self.step >= self.next_audit
 
 
-def decide(state: State, signals: Signals, rules: Rules) -> tuple[State, str]:
-    """The state before the next step, and the cause of a switch ("" for none)."""
+def decide(state: State, norm: float, audit: Audit | None, rules: Rules) -> tuple[State, str]:
+    """The state before the next step, and the cause of a switch ("" for none). `norm` is that of
+    the exact gradient where there was an audit, else that of the present rung; an audit whose exact
+    gradient is not finite is None."""
     after = replace(state, step=state.step + 1)
-    audit = signals.audit
-    if not math.isfinite(signals.norm):
+    if not math.isfinite(norm):
         return _switched(after, 0), "a gradient is not finite" if state.rung else ""
-    if state.rung and (cause := _cause_to_leave(state, signals, rules)):
+    if state.rung and (cause := _cause_to_leave(state, norm, audit, rules)):
         return _switched(after, 0), cause
-    after = replace(after, norms=(*state.norms, signals.norm)[-KEPT_NORMS:])
+    after = replace(after, norms=(*state.norms, norm)[-KEPT_NORMS:])
     if audit is None:
         return after, ""
     is_good = audit.next_error is not None and audit.next_error < rules.low
@@ -110,12 +100,11 @@ def decide(state: State, signals: Signals, rules: Rules) -> tuple[State, str]:
     return after, ""
 
 
-def _cause_to_leave(state: State, signals: Signals, rules: Rules) -> str:
-    audit = signals.audit
+def _cause_to_leave(state: State, norm: float, audit: Audit | None, rules: Rules) -> str:
     if audit is None:
         usual = median(state.norms) if len(state.norms) >= FEWEST_NORMS else math.inf
-        is_large = signals.norm > LARGE_NORM * usual
-        return f"gradient norm {signals.norm:.3g}, its median {usual:.3g}" if is_large else ""
+        is_large = norm > LARGE_NORM * usual
+        return f"gradient norm {norm:.3g}, its median {usual:.3g}" if is_large else ""
     if audit.bad_groups:
         return f"{audit.bad_groups} packed groups are not finite"
     if not audit.error <= rules.tolerance:
@@ -131,10 +120,3 @@ def _switched(after: State, rung: int) -> State:
     """Signals of another rung, and norms of other gradients, say nothing of this one: audits begin
     with the next step."""
     return State(step=after.step, rung=rung, next_audit=after.step)
-
-
-def state_of(held: dict[str, object]) -> State:
-    """The state of which `held` has the fields, with lists for tuples perhaps."""
-    norms: Sequence[float] = held["norms"]  # type: ignore[assignment]
-    biases: Sequence[Sequence[float]] = held["biases"]  # type: ignore[assignment]
-    return State(**{**held, "norms": tuple(norms), "biases": tuple(map(tuple, biases))})  # type: ignore[arg-type]

@@ -26,15 +26,8 @@ Gradients = list[Tensor | None]
 
 def norm_of(gradients: Gradients) -> float:
     """The norm of all gradients; NaN where one is not finite. Takes the bytes of numbers only."""
-    norm = math.hypot(*(float(n) for g in gradients if g is not None for n in _norms(g)))
-    return norm if math.isfinite(norm) else math.nan
-
-
-def _norms(x: Tensor) -> Iterator[Tensor]:
-    if x.dtype == torch.float16:  # whose norm may be more than it has numbers for
-        yield from (torch.linalg.vector_norm(piece.float()) for (piece,) in _pieces(x))
-    else:
-        yield torch.linalg.vector_norm(x)
+    norms = (float(torch.linalg.vector_norm(g)) for g in gradients if g is not None)
+    return norm if math.isfinite(norm := math.hypot(*norms)) else math.nan
 
 
 def compared(ours: Gradients, exact: Gradients) -> tuple[list[float], list[float]]:
@@ -81,12 +74,10 @@ def _pieces(*alike: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at each tensor that a lossy codec packs while it is entered, in chunks that take less
-    than the codec's own kernel.
+    """Looks at what lossy codecs pack while it is entered, in less than their kernels' workspace.
 
-    `bad_groups` counts groups with an element that is not finite; `overflow` the channels of the
-    last axis whose sum of absolute values is an outlier (Adacc, equation 1), beside those that
-    the codec keeps whole.
+    `bad_groups` counts groups with an element that is not finite; `overflow` channels of the last
+    axis that are outliers (Adacc, equation 1), beside those that the codec keeps whole.
     """
 
     def __init__(self) -> None:
@@ -118,34 +109,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.overflow += max(0, found - (outliers(channels) if "outliers" in codec else 0))
 
 
-def is_same_on_ranks(told: list[str], group: Any) -> bool:
-    """Return whether all ranks of the group say the same."""
-    if not _has_ranks():
-        return True
-    answers: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(answers, told, group)
-    return all(answer == told for answer in answers)
-
-
-def _has_ranks() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def largest(
-    values: Sequence[float], signed: Sequence[float], group: Any
-) -> tuple[list[float], ...]:
-    """On every rank, the largest of each of the `values`, NaN if one is, and of the `signed` those
-    of the largest size."""
-    if not _has_ranks():
-        return list(values), list(signed)
-    # NaN as infinity: what `MAX` makes of NaN is left open.
-    plain = [math.inf if math.isnan(v) else v for v in values]
-    told = torch.tensor([*plain, *signed, *(-s for s in signed)], dtype=torch.float64)
-    dist.all_reduce(told, dist.ReduceOp.MAX, group)
+def largest(values: Sequence[float], group: Any) -> list[float]:
+    """On every rank, the largest of each of the values; NaN counts as infinity."""
+    told = torch.tensor([math.inf if math.isnan(v) else v for v in values], dtype=torch.float64)
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(told, dist.ReduceOp.MAX, group)
     reduced: list[float] = told.tolist()
-    most, least = (
-        reduced[len(values) : len(values) + len(signed)],
-        reduced[len(values) + len(signed) :],
-    )
-    chosen = [high if high >= low else -low for high, low in zip(most, least, strict=True)]
-    return reduced[: len(values)], chosen
+    return reduced

@@ -6,10 +6,10 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,33 +17,31 @@ from torch.utils._pytree import tree_leaves
 
 from ....ir.codecs import pairs
 from ....ir.diagnostics import fail
-from ....ir.program import Program
 from ..module import PlannedModule
 from ..train import place_of_loss
-from .rule import Audit, Rules, Signals, State, decide, state_of
-from .signals import CHUNK_BYTES, Gradients, Watch, compared, is_same_on_ranks, largest, norm_of
+from .rule import Audit, Rules, State, decide
+from .signals import CHUNK_BYTES, Gradients, Watch, compared, largest, norm_of
 
 LOG = logging.getLogger("remat_compile.adaptive")
 
 
-@dataclass(frozen=True, eq=False)
-class Rung:
+class Rung(NamedTuple):
     """A plan of the ladder: its name, and the drop-in that runs it."""
 
     name: str
     module: PlannedModule
 
-    @property
-    def fingerprint(self) -> str:
-        """What the bits of its gradients depend on: the values that lossy codecs pack, and how.
 
-        Exact plans give the same bits, so schedules and lossless codecs are left out.
-        """
-        graph = self.module.planned_step.program.graph
-        by_result = {c.results[0]: c.call for c in graph.cnodes}
-        packed = {p.packed: p.source for p in pairs(graph) if p.codec.is_lossy}
-        told = sorted((source, str(by_result[name])) for name, source in packed.items())
-        return hashlib.sha256(json.dumps([self.name, told]).encode()).hexdigest()
+def fingerprint(rungs: Iterable[Rung]) -> str:
+    """A digest of the values that lossy codecs pack, and how: bits of gradients depend on no more
+    of a ladder."""
+    told = []
+    for rung in rungs:
+        graph = rung.module.planned_step.program.graph
+        calls = {c.results[0]: c.call for c in graph.cnodes}
+        lossy = {p.packed: p.source for p in pairs(graph) if p.codec.is_lossy}
+        told.append([rung.name, sorted((lossy[name], str(calls[name])) for name in lossy)])
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def reserved_bytes(module: PlannedModule) -> int:
@@ -54,20 +52,15 @@ def reserved_bytes(module: PlannedModule) -> int:
 
 def _changed(module: PlannedModule) -> list[Tensor]:
     """The buffers that a forward writes to."""
-    program: Program = module.planned_step.program
     known = dict(module.named_buffers(remove_duplicate=False))
-    names = [b.names for b in program.binding.buffers if b.update is not None]
+    names = [b.names for b in module.planned_step.program.binding.buffers if b.update is not None]
     return [next(known[name] for name in each if name in known) for each in names]
 
 
 class AdaptiveStep:
     """`step(*args)` runs forward and backward of one batch and gives the loss, as
-    `loss.backward()` leaves the gradients in `.grad`. Between steps it goes up and down a ladder
-    of plans (`rule.py`), by signals that are the same on all ranks.
-
-    An audited step, and one that is repeated, leave the exact gradients. `module` is the exact
-    drop-in. A step runs its backward several times at an audit, so before it no parameter may have
-    a gradient, or a hook that takes it in the backward (FB0565).
+    `loss.backward()` leaves the gradients in `.grad`: exact ones where it was audited or repeated.
+    Between steps it goes up and down a ladder of plans (`rule.py`). `module` is the exact drop-in.
     """
 
     def __init__(self, rungs: Sequence[Rung], rules: Rules, group: Any = None) -> None:
@@ -79,8 +72,9 @@ class AdaptiveStep:
         self._rules, self._group = rules, group
         self._place = place_of_loss(self.module)
         self._is_running = False
-        self._fingerprints = [r.fingerprint for r in self.rungs]
-        if not is_same_on_ranks(self._fingerprints, group):
+        self._fingerprint = fingerprint(rungs)
+        number = float(int(self._fingerprint[:12], 16))
+        if largest([number, -number], group) != [number, -number]:
             message = "ranks have other ladders, whose lossy plans pack other values"
             hint = 'plan by costs that are the same everywhere: costs="roofline" and a device'
             fail("FB0566", message, hint=hint)
@@ -91,7 +85,8 @@ class AdaptiveStep:
         return self.rungs[self.state.rung].name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One step. FB0564 inside of another, FB0910 for a call that no plan was made for."""
+        """One step. FB0564 inside of another, FB0565 for gradients that are there or hooks that
+        take them, FB0910 for a call that no plan was made for."""
         with self._whole("a step begins"):
             self._refuse_other_readers(args, kwargs)
             audit = None
@@ -100,21 +95,18 @@ class AdaptiveStep:
             else:
                 loss, norm = self._stepped(args, kwargs)
             before = self.rung
-            self.state, cause = decide(self.state, Signals(norm, audit), self._rules)
+            self.state, cause = decide(self.state, norm, audit, self._rules)
             if cause:
                 step = self.state.step
                 LOG.info("step %d runs %s in place of %s: %s", step, self.rung, before, cause)
         return loss
 
     def _refuse_other_readers(self, args: Any, kwargs: Any) -> None:
-        takes = any(p.grad is not None or p._post_accumulate_grad_hooks for p in self._parameters)
-        given = tree_leaves((args, kwargs))
-        if takes or any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in given):
-            message = (
-                "parameters have gradients or hooks that take them in the backward, or an argument "
-                "requires one, and a step may run its backward several times"
-            )
-            hint = "call optimizer.zero_grad() before each step, and the optimizer after it"
+        taken = [p for p in self._parameters if p.grad is not None or p._post_accumulate_grad_hooks]
+        leaves = tree_leaves((args, kwargs))
+        if taken or any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+            message = "a step may run its backward several times, and its gradients are added up"
+            hint = "call zero_grad() before each step, give it no hooks, and detached arguments"
             fail("FB0565", message, hint=hint)
 
     @property
@@ -126,7 +118,7 @@ class AdaptiveStep:
         repeated exactly, on all ranks."""
         start = _Start(self.module) if self.state.rung else None
         loss = self._run(self.state.rung, args, kwargs)
-        (norm,), _ = largest([norm_of(self._gradients())], (), self._group)
+        (norm,) = largest([norm_of([p.grad for p in self._parameters])], self._group)
         if start is not None and not math.isfinite(norm):
             self._put(None)
             start.restore()
@@ -137,34 +129,36 @@ class AdaptiveStep:
         """The loss, the norm of the exact gradient, and how far from that the present rung and the
         next one are."""
         loss = self._run(0, args, kwargs)
-        exact = self._gradients()
-        (norm,), _ = largest([norm_of(exact)], (), self._group)
+        exact = [p.grad for p in self._parameters]
+        (norm,) = largest([norm_of(exact)], self._group)
         if not math.isfinite(norm):
             return loss, norm, None
-        rung, audit = self.state.rung, Audit(0.0, None, (), 0, 0)
-        if rung:
-            errors, biases, watch = self._compared(rung, start, exact, args, kwargs)
-            told = [max(errors, default=0.0), watch.bad_groups, watch.overflow]
-            (error, bad, overflow), biases = largest(told, biases, self._group)
-            audit = Audit(error, None, tuple(biases), int(bad), int(overflow))
-        if audit.error <= self._rules.tolerance and rung + 1 < self._rules.rungs:
-            errors, _, _ = self._compared(rung + 1, start, exact, args, kwargs)
-            (error,), _ = largest([max(errors, default=0.0)], (), self._group)
-            audit = Audit(audit.error, error, audit.biases, audit.bad_groups, audit.overflow)
+        at = self.state.rung
+        audits = {
+            rung: self._compared(rung, start, exact, args, kwargs)
+            for rung in (at, at + 1)
+            if 0 < rung < self._rules.rungs
+        }
         self._put(exact)
-        return loss, norm, audit
+        following = audits[at + 1].error if at + 1 in audits else None
+        return loss, norm, replace(audits.get(at, Audit()), next_error=following)
 
     def _compared(
         self, rung: int, start: _Start, exact: Gradients, args: Any, kwargs: Any
-    ) -> tuple[list[float], list[float], Watch]:
-        """Errors and biases of the gradients of the same step by another rung, which are freed."""
+    ) -> Audit:
+        """How far the gradients of the same step by another rung, which are freed, are from the
+        exact ones: of the biases the largest by size over ranks."""
         self._put(None)
         start.restore()
         with Watch() as watch:
             self._run(rung, args, kwargs)
-        ours = self._gradients()
+        errors, biases = compared([p.grad for p in self._parameters], exact)
         self._put(None)
-        return *compared(ours, exact), watch
+        told = [max(errors, default=0.0), watch.bad_groups, watch.overflow]
+        error, bad, overflow, *both = largest([*told, *biases, *(-b for b in biases)], self._group)
+        highest, lowest = both[: len(biases)], both[len(biases) :]
+        signed = tuple(h if h >= low else -low for h, low in zip(highest, lowest, strict=True))
+        return Audit(error, signed, int(bad), int(overflow))
 
     def _run(self, rung: int, args: Any, kwargs: Any) -> Tensor:
         module = self.rungs[rung].module
@@ -174,30 +168,23 @@ class AdaptiveStep:
         torch.autograd.backward(loss)
         return loss.detach()
 
-    def _gradients(self) -> Gradients:
-        return [p.grad for p in self._parameters]
-
     def _put(self, gradients: Gradients | None) -> None:
-        """Puts these gradients, or none, in the place of those that are there."""
         for at, parameter in enumerate(self._parameters):
             parameter.grad = None if gradients is None else gradients[at]
 
     def state_dict(self) -> dict[str, Any]:
-        """The rung and all that the next decisions depend on: numbers, texts and lists. Model,
-        optimizer and generators are saved by their own."""
+        """All that the next decisions depend on: numbers, texts, tuples and dictionaries."""
         with self._whole("the state is saved"):
-            return {"ladder": self._fingerprints, "state": asdict(self.state)}
+            return {"ladder": self._fingerprint, "state": asdict(self.state)}
 
     def load_state_dict(self, held: dict[str, Any]) -> None:
         """Goes on as the step that gave `held` would. FB0566 for what another ladder gave."""
         with self._whole("a state is loaded"):
             try:
-                is_ours = held["ladder"] == self._fingerprints
-                state = state_of(held["state"])
-                is_ours = is_ours and 0 <= state.rung < len(self.rungs)
+                is_ours, state = held["ladder"] == self._fingerprint, State(**held["state"])
             except (KeyError, TypeError):
-                is_ours = False
-            if not is_ours:
+                is_ours, state = False, self.state
+            if not (is_ours and 0 <= state.rung < len(self.rungs)):
                 message = "this is no state of this ladder: its lossy plans pack other values"
                 hint = "plan with the same model, budget and options, and with cache=True"
                 fail("FB0566", message, hint=hint)
