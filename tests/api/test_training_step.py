@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import re
 import threading
 import time
@@ -323,6 +324,27 @@ def test_parameters_of_another_model() -> None:
     )
 
 
+def test_a_parameter_that_the_optimizer_has_twice() -> None:
+    """PyTorch only warns of one twice in a group, and updates it twice."""
+
+    def twice(model: nn.Module) -> Optimizer:
+        parameters = [*model.parameters()]
+        with pytest.warns(UserWarning, match="duplicate"):
+            return SGD([*parameters, parameters[0]], lr=0.1)
+
+    def in_two_groups(model: nn.Module) -> Optimizer:
+        optimizer = SGD(model.parameters(), lr=0.1)
+        optimizer.param_groups += [{**optimizer.param_groups[0], "params": [*model.parameters()]}]
+        return optimizer
+
+    for make in (twice, in_two_groups):
+        code, message = codes(small(make=make))
+        assert (code, message) == (
+            "FB0542",
+            "the optimizer has embed.weight twice, and would update it twice in a step",
+        )
+
+
 def test_states_that_are_none_of_a_first_step() -> None:
     dampened = of(SGD, lr=0.1, momentum=0.9, dampening=0.5)
     code, message = codes(small(make=dampened))
@@ -430,6 +452,79 @@ def test_scaled_micro_batches_without_the_optimizer_in_the_plan() -> None:
     assert_same(trained[0][0], trained[1][0])
     assert_same(trained[0][1], trained[1][1])
     assert trained[0][2] == trained[1][2] == 512.0
+
+
+def test_nothing_is_under_way_behind_a_step_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first update fails while slow ones wait in its thread. The next step is right."""
+    model, optimizer, step = compiled(ADAMW, "host")
+    train_alike(step, (model, optimizer), twin_of(ADAMW), [0])
+    run, names = OptimizerUpdates.run, []
+
+    def failing(self: OptimizerUpdates, name: str, tensors: Sequence[Tensor]) -> None:
+        names.append(name)
+        if len(names) == 1:
+            raise RuntimeError("out of luck")
+        time.sleep(0.05)
+        run(self, name, tensors)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OptimizerUpdates, "run", failing)
+        with pytest.raises(FBError, match=r"FB0952.*the update of .* failed: out of luck") as lost:
+            step(batch(1))
+    after, ran = copy.deepcopy((model.state_dict(), optimizer.state_dict())), len(names)
+    assert ran > 1
+    time.sleep(0.3)
+    assert len(names) == ran
+    assert_same([dict(model.state_dict()), optimizer.state_dict()], [dict(after[0]), after[1]])
+    assert all(p.grad is None for p in model.parameters())
+    other, stepper = twin_of(ADAMW)
+    other.load_state_dict(after[0])
+    stepper.load_state_dict(copy.deepcopy(after[1]))
+    train_alike(step, (model, optimizer), (other, stepper), [2, 3])
+    assert "checkpoint" in str(lost.value)  # and it is alive until here
+
+
+@pytest.mark.parametrize("sides", [(), ("home", "host")], ids=["device", "host"])
+def test_threads_train_one_after_the_other(sides: tuple[str, ...]) -> None:
+    """As many steps as calls, with the bits of so many ordinary ones."""
+    torch.manual_seed(0)
+    model = WithLoss(GPT(layers=1))
+    other = copy.deepcopy(model)
+    optimizer, stepper = ADAMW(model), ADAMW(other)
+    options: dict[str, Any] = {"planner": HomedUpdates(sides), "link": "1GB/s"} if sides else {}
+    step = remat_compile.compile(model, (ids(0),), optimizer=optimizer, **options)
+    failed: list[Exception] = []
+
+    def train() -> None:
+        try:
+            step(ids(0))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    for _ in threads:
+        ordinary(other, stepper, ids(0))
+    assert_same(dict(model.state_dict()), dict(other.state_dict()))
+    assert_same(optimizer.state_dict(), stepper.state_dict())
+
+
+def test_a_step_is_not_pickled() -> None:
+    """Loaded again it would have no plan; the model itself and both states are saved."""
+    model, optimizer, step = compiled(ADAMW, "home")
+    step(batch(0))
+    assert codes(lambda: pickle.dumps(step))[0] == "FB0950"
+    assert codes(lambda: torch.save(step, io.BytesIO()))[0] == "FB0950"
+    saved = io.BytesIO()
+    torch.save((model, optimizer.state_dict()), saved)
+    saved.seek(0)
+    again, state = torch.load(saved, weights_only=False)
+    assert_same(dict(again.state_dict()), dict(model.state_dict()))
+    assert_same(state, optimizer.state_dict())
 
 
 def test_hooks_that_come_later_are_refused() -> None:

@@ -116,6 +116,30 @@ schedule @p { F1; L; B1; B2; B3; free %dy; free %g }
     assert cnodes(7761) == ()  # of 8000, and both results live on
 
 
+def test_a_kernel_is_asked_for_where_equal_runs_take_some_of_the_step() -> None:
+    program = parse_program(FOLDED)
+    asked: list[str] = []
+
+    def price(c: CNode) -> Priced:
+        asked.append(c.call.op)
+        return Priced(1, c.workspace)
+
+    def cnodes(products_ns: int, always: bool = False) -> tuple[str, ...]:
+        asked.clear()
+        longer = (
+            replace(c, time_ns=products_ns) if ".mm." in c.call.op else c
+            for c in program.graph.cnodes
+        )
+        own = replace(program, graph=replace(program.graph, cnodes=tuple(longer)))
+        made = Fusing(own, program.schedules[0], pointwise, price, always=always).done()
+        assert bool(made.cnodes) is bool(asked)
+        return made.cnodes
+
+    assert "F1_B2" in cnodes(100_000)
+    assert cnodes(10_000_000) == ()
+    assert "F1_B2" in cnodes(10_000_000, always=True)
+
+
 def test_one_call_becomes_a_kernel_where_that_is_much_faster() -> None:
     program = parse_program(FOLDED)
     asked: list[CNode] = []

@@ -14,6 +14,7 @@ from helpers.programs.strategies import random_program, random_schedule
 from helpers.verifier.happens_before import races_by_enumeration, races_by_reachability
 from helpers.verifier.opinions import agrees
 from helpers.verifier.update_breaks import BREAKS
+from remat_compile.ir.analysis.liveness import floor_bytes
 from remat_compile.ir.diagnostics import FBError
 from remat_compile.ir.program import Budget, Program, Target
 from remat_compile.ir.schedule import Compute, Home, Schedule, Step
@@ -232,6 +233,64 @@ def test_races_of_an_optimizer_on_the_host(
     assert races_by_reachability(program, plan)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "simulated", "refuted"),
+    [
+        (  # The copy of a state does not wait for the optimizer that writes it.
+            "mixed",
+            (
+                ("wait %m; U2; free %dv;", "wait %m;"),
+                ("offload %m2\n", "offload %m2; U2; free %dv\n"),
+            ),
+            "FB0312",
+            ("FB0861", "U2 may write into %m2 while its offload still reads it"),
+        ),
+        (  # The same on the host: a state goes back while its update still writes it.
+            "cpu",
+            (("wait %m2;", "prefetch %m2; wait %m2; free %m2; wait %m2;"),),
+            "FB0314",
+            (
+                "FB0862",
+                "the prefetch of %m2 may read the host copy of %m2 before its update has written "
+                "it",
+            ),
+        ),
+        (  # The buffer of a reload is given to others before the reload is done.
+            "mixed",
+            (("prefetch %m;", "prefetch %m; free %m;"),),
+            "FB0314",
+            (
+                "FB0861",
+                "free %m may give back the bytes of %m while its prefetch still writes them",
+            ),
+        ),
+        (  # A reload does not wait for what still uses the bytes that it writes.
+            "homed",
+            (("wait %m; U2;", "wait %m; prefetch %m; U2; wait %m;"),),
+            "FB0316",
+            ("FB0861", "U2 may write into %m while its prefetch still writes it"),
+        ),
+    ],
+    ids=["written", "written on the host", "reused", "overwritten"],
+)
+def test_races_of_offloaded_states(
+    name: str,
+    changes: tuple[tuple[str, str], ...],
+    simulated: str,
+    refuted: tuple[str, str],
+) -> None:
+    """The three stream races of DeepSpeed#8186 ("all silent if wrong"), made by hand. In the first
+    the simulator sees another fault before it, the home that is given back."""
+    program, plan = edited(name, *changes)
+    with pytest.raises(FBError) as error:
+        simulate(program, plan)
+    assert error.value.diagnostics[0].code == simulated
+    verdict = verify(program, plan)
+    assert isinstance(verdict, Refuted)
+    assert refuted in [(d.code, d.message) for d in verdict.diagnostics]
+    assert isinstance(check(written(program, plan), plan.name), Refused)
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_the_bytes_of_all_sizes(name: str) -> None:
     """The sizes of what is updated follow the symbol too."""
@@ -257,6 +316,19 @@ def test_the_floor_and_the_least_time_are_without_updates(name: str) -> None:
     held = {"device": 64 + 64, "homed": 0, "cpu": 0, "mixed": 64}[name]
     assert verdict.proven.certificate.least_bytes == 32 + 128 + 128 + 16 + 16 + 128 + held
     assert verdict.proven.certificate.least_time_ns == 2000 + 1000 + 2000 + 3000
+
+
+def test_no_plan_is_below_the_floor_of_its_homes() -> None:
+    """An update on the host needs no bytes of the device, however large what it updates."""
+    for seed in range(80):
+        program, plan = planned(("floor", seed))
+        floor, _ = floor_bytes(program, homes=plan.homes)
+        assert floor <= simulate(program, plan).peak_bytes
+    for name in PLANS:
+        program, plan = plan_of(name, UPDATES.replace("bytes 64", "bytes 6400"))
+        floor, where = floor_bytes(program, homes=plan.homes)
+        assert floor <= simulate(program, plan).peak_bytes
+        assert name != "cpu" or where == "F1"
 
 
 def test_the_time_of_updates_on_the_host() -> None:

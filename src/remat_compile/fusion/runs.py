@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..ir.analysis.regions import region_function
 from ..ir.graph import CNode, Graph
 from ..ir.program import Program
 from ..ir.schedule import Compute, Free, Schedule, Step
@@ -28,9 +29,9 @@ MOST_CALLS = 64
 GAIN = 0.03
 """The share of its time that a run must lose as a kernel where that saves no bytes: so much two
 measurements differ by chance, and a kernel changes bits."""
-ALONE_SHARE = 0.002
-"""A computation with no other beside it is tried as a kernel, which is compiled for it, where it
-takes this share of the step's time."""
+LEAST_SHARE = 0.005
+"""Share of the step's time that equal runs take together, or a computation by itself. Below it, no
+kernel is compiled for them."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,21 @@ class Fusing:
         return self._asked(self._candidates(decisions.alone), decisions)
 
     def _asked(self, runs: Iterable[_FusedRun], decisions: _Decisions) -> _Asked:
-        """Runs with the cNodes of which prices are to be asked, which are told before."""
+        """Runs with the cNodes of which prices are to be asked, which are told before.
+
+        Equal runs share a kernel. It is asked for where they take some time together.
+        """
         asked = [(run, self._as_kernel(run, decisions)) for run in runs]
+        if not self.always:
+            spent: Counter[str] = Counter()
+            for run, c in asked:
+                if c is not None:
+                    spent[_function_of(c)] += self._time_ns(run)
+            least = LEAST_SHARE * self.step_ns
+            asked = [
+                (run, c if c is not None and spent[_function_of(c)] > least else None)
+                for run, c in asked
+            ]
         self.prepare([c for _, c in asked if c is not None and price_key(c) not in self.prices])
         return asked
 
@@ -204,7 +218,7 @@ class Fusing:
         c = member.cnode
         if c.is_fused:
             return not exported.issuperset(c.results)
-        return not c.is_accumulate and (c.time_ns_at(member.execution) > ALONE_SHARE * self.step_ns)
+        return not c.is_accumulate and (c.time_ns_at(member.execution) > LEAST_SHARE * self.step_ns)
 
     def _parts(self, run: _FusedRun) -> tuple[_FusedRun, _FusedRun]:
         """Cut where the phase changes, else where the two parts have least in common, as near to
@@ -225,7 +239,7 @@ class Fusing:
         )
 
     def _is_faster(self, run: _FusedRun, c: CNode) -> bool:
-        now = sum(m.cnode.time_ns_at(m.execution) for m in run.members)
+        now = self._time_ns(run)
         priced = self._priced(c)
         if priced is None:
             return False
@@ -233,6 +247,11 @@ class Fusing:
             return priced.time_ns < (1 - GAIN) * now
         is_leaner = any(name not in c.results for m in run.members for name in m.cnode.results)
         return self.always or priced.time_ns < (now if is_leaner else (1 - GAIN) * now)
+
+    @staticmethod
+    def _time_ns(run: _FusedRun) -> int:
+        """The time of its executions one after the other."""
+        return sum(m.cnode.time_ns_at(m.execution) for m in run.members)
 
     def _cnode(self, name: str, run: _FusedRun, exported: set[str]) -> CNode:
         return fused_cnode(name, run.members, exported, self.program, self.calls_ns)
@@ -341,6 +360,11 @@ class Fusing:
         ]
         decisions.cut.update(wrong)
         return bool(wrong)
+
+
+def _function_of(c: CNode) -> str:
+    """Return the text of what a fused cNode computes, which equal runs share."""
+    return repr(region_function(c))
 
 
 def _in_common(members: Sequence[RunMember], graph: Graph) -> list[int]:

@@ -161,7 +161,12 @@ def compiled_step(
             _resolve(args, first)
         # Without homes nothing of `args` is held here: the step frees what it was given.
         call = args[copies_at] if copies is not None and schedule.homes else None
-        made = run_other(args, constants)
+        try:
+            made = run_other(args, constants)
+        except BaseException:
+            if call is not None:
+                call.abandon()
+            raise
         if copies is not None and call is not None:
             at_home = copies.gradients(call, interface.grads)
             made = [at_home.get(at, gradient) for at, gradient in enumerate(made)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from copy import deepcopy
+from threading import RLock
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +38,15 @@ class TrainingStep(nn.Module):
     that was compiled and the states of its optimizer, as `loss.backward(); optimizer.step()` does,
     and leaves no gradients of what it updates.
 
-    `module` is the drop-in of the model, to evaluate it; `optimizer` is the caller's.
+    `module` is the drop-in of the model, to evaluate it; `optimizer` is the caller's. Calls from
+    several threads train one after the other.
     """
 
     def __init__(self, module: PlannedModule, optimizer: Optimizer) -> None:
         """FB0545 as `place_of_loss`."""
         super().__init__()
         self.module, self.optimizer = module, optimizer
+        self._one_at_a_time = RLock()
         self.place = place_of_loss(module)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,17 +57,30 @@ class TrainingStep(nn.Module):
         """Loads the model's."""
         return self.module.load_state_dict(*args, **kwargs)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = object.__new__(type(self))
+        memo |= {id(self): made, id(self._one_at_a_time): self._one_at_a_time}
+        vars(made).update(deepcopy(vars(self), memo))
+        return made
+
+    def __reduce_ex__(self, _: Any) -> NoReturn:
+        """FB0950: a step is bound to the parameters and the optimizer of its process."""
+        message = "a training step cannot be pickled: its plan is proven for this process alone"
+        hint = "save the state_dict of the model and of the optimizer; load them and compile again"
+        fail("FB0950", message, hint=hint)
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Trains on one batch. FB0910 for a call that the plan was not made for, FB0544 for an
         optimizer that changed, FB0550 for a backward of `module` beside it."""
-        with torch.enable_grad():
-            made = self.module(*args, **kwargs)
-        loss = self.module.planned_step.tensors(made)[self.place]
-        flight = self.module.planned_step.flight
-        flight.is_step = True
-        try:
-            torch.autograd.backward(loss)
-        finally:
-            flight.is_step = False
+        with self._one_at_a_time:
+            with torch.enable_grad():
+                made = self.module(*args, **kwargs)
+            loss = self.module.planned_step.tensors(made)[self.place]
+            flight = self.module.planned_step.flight
+            flight.is_step = True
+            try:
+                torch.autograd.backward(loss)
+            finally:
+                flight.is_step = False
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
         return loss.detach()

@@ -54,7 +54,7 @@ class OptimizerUpdates:
         self, optimizer: Optimizer, model: nn.Module, max_grad_norm: float | None = None
     ) -> None:
         """FB0541 for an optimizer that is not supported, FB0542 for parameters that the model has
-        not, FB0543 for states that are not like the parameters."""
+        not or one twice, FB0543 for states that are not like the parameters."""
         kind = type(optimizer)
         if kind not in SUPPORTED:
             known = ", ".join(one.__name__ for one in SUPPORTED)
@@ -74,6 +74,10 @@ class OptimizerUpdates:
                     shape = list(parameter.shape)
                     message = f"the optimizer has a parameter {shape} that the model has not"
                     hint = "make the optimizer of model.parameters() of the model that is compiled"
+                    fail("FB0542", message, hint=hint)
+                if path in self._of:
+                    message = f"the optimizer has {path} twice, and would update it twice in a step"
+                    hint = "give each parameter to one group, once"
                     fail("FB0542", message, hint=hint)
                 self._look(parameter, group, path, states)
                 self._of[path] = Trained(path, parameter, place, states, numbers)

@@ -82,7 +82,8 @@ def floor_bytes(
 
     In bytes at `env` (the sample by default). What the caller holds is included for
     `device`. No schedule with these `homes` can use less: every required cNode runs a first time,
-    with what it reads, its results and its workspace alive.
+    with what it reads, its results and its workspace alive. An update of what is at home on the
+    host may run there, and needs nothing here.
     """
     return _largest(program, kind, env, {}, homes)
 
@@ -168,7 +169,8 @@ def _largest(
     own = {a.name: 0 if a.name in held else counted[a.name] for a in graph.anodes}
     best, where = 0, graph.loss.name
     for c in graph.cnodes:
-        if c.name not in required:
+        away = c.is_update and all(old in homes for old, _ in c.takes_over)
+        if c.name not in required or away:  # or may run on the host
             continue
         taken = () if c.takes_over else c.results  # as in `working_set`
         names = {*graph.reads(c), *taken, *beside.get(c.name, ())}

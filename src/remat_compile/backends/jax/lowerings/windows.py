@@ -285,7 +285,6 @@ def _interpolated(
 ) -> Array:
     """The last axes interpolated from `lengths` to `counts`; `back` is the gradient of that."""
     made = _wide(x)
-    scales = scales or (None,) * len(counts)
     for i, (length, count, scale) in enumerate(zip(lengths, counts, scales, strict=True)):
         axis = x.ndim - len(lengths) + i
         matrix = _weights(length, count, scale, align, cubic).astype(made.dtype)
@@ -439,6 +438,120 @@ def aten_avg_pool3d_backward_default(
     return jnp.asarray(grad_input, x.dtype)
 
 
+@lowers("aten.upsample_linear1d.default")
+def aten_upsample_linear1d_default(
+    x: Array,
+    output_size: tuple[int, ...],
+    align_corners: bool,
+    scales: float | None = None,
+) -> Array:
+    return _interpolated(x, x.shape[-1:], output_size, align_corners, (scales,), False, False)
+
+
+@lowers("aten.upsample_linear1d_backward.default")
+def aten_upsample_linear1d_backward_default(
+    grad_output: Array,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    align_corners: bool,
+    scales: float | None = None,
+) -> Array:
+    lengths = tuple(input_size[2:])
+    return _interpolated(grad_output, lengths, output_size, align_corners, (scales,), False, True)
+
+
+@lowers("aten.upsample_bilinear2d.default")
+def aten_upsample_bilinear2d_default(
+    x: Array,
+    output_size: tuple[int, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    return _interpolated(
+        x, x.shape[-2:], output_size, align_corners, (scales_h, scales_w), False, False
+    )
+
+
+@lowers("aten.upsample_bilinear2d_backward.default")
+def aten_upsample_bilinear2d_backward_default(
+    grad_output: Array,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    lengths = tuple(input_size[2:])
+    return _interpolated(
+        grad_output, lengths, output_size, align_corners, (scales_h, scales_w), False, True
+    )
+
+
+@lowers("aten.upsample_bicubic2d.default")
+def aten_upsample_bicubic2d_default(
+    x: Array,
+    output_size: tuple[int, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    return _interpolated(
+        x, x.shape[-2:], output_size, align_corners, (scales_h, scales_w), True, False
+    )
+
+
+@lowers("aten.upsample_bicubic2d_backward.default")
+def aten_upsample_bicubic2d_backward_default(
+    grad_output: Array,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    lengths = tuple(input_size[2:])
+    return _interpolated(
+        grad_output, lengths, output_size, align_corners, (scales_h, scales_w), True, True
+    )
+
+
+@lowers("aten.upsample_trilinear3d.default")
+def aten_upsample_trilinear3d_default(
+    x: Array,
+    output_size: tuple[int, ...],
+    align_corners: bool,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    return _interpolated(
+        x, x.shape[-3:], output_size, align_corners, (scales_d, scales_h, scales_w), False, False
+    )
+
+
+@lowers("aten.upsample_trilinear3d_backward.default")
+def aten_upsample_trilinear3d_backward_default(
+    grad_output: Array,
+    output_size: tuple[int, ...],
+    input_size: tuple[int, ...],
+    align_corners: bool,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Array:
+    lengths = tuple(input_size[2:])
+    return _interpolated(
+        grad_output,
+        lengths,
+        output_size,
+        align_corners,
+        (scales_d, scales_h, scales_w),
+        False,
+        True,
+    )
+
+
 lowers_each(
     {
         "aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool3d.default": (
@@ -462,24 +575,6 @@ lowers_each(
         "aten.upsample_nearest2d.default": lambda x, output_size, scales_h=None, scales_w=None: x[
             ..., *_nearest(x.shape[-2:], output_size, (scales_h, scales_w))
         ],
-        "aten.upsample_linear1d.default aten.upsample_bilinear2d.default "
-        "aten.upsample_trilinear3d.default": lambda x, output_size, align_corners, *scales: (
-            _interpolated(x, x.shape[2:], output_size, align_corners, scales, False, False)
-        ),
-        "aten.upsample_linear1d_backward.default aten.upsample_bilinear2d_backward.default "
-        "aten.upsample_trilinear3d_backward.default": (
-            lambda grad_output, output_size, input_size, align_corners, *scales: _interpolated(
-                grad_output, input_size[2:], output_size, align_corners, scales, False, True
-            )
-        ),
-        "aten.upsample_bicubic2d.default": lambda x, output_size, align_corners, *scales: (
-            _interpolated(x, x.shape[2:], output_size, align_corners, scales, True, False)
-        ),
-        "aten.upsample_bicubic2d_backward.default": (
-            lambda grad_output, output_size, input_size, align_corners, *scales: _interpolated(
-                grad_output, input_size[2:], output_size, align_corners, scales, True, True
-            )
-        ),
         "aten.reflection_pad1d.default aten.reflection_pad2d.default": lambda x, padding: _padded(
             x, padding, "reflect"
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import NoReturn, Self
 
@@ -236,9 +237,12 @@ class HostCopies:
         """Let what follows run after the copy under way. FB0952 where it failed."""
         if name not in self.flights:
             _misused("wait", name)
-        flight = self.flights.pop(name)
-        if flight is None:
-            return
+        flight = self.flights[name]  # stays there while it may be under way
+        if flight is not None:
+            self._arrive(name, flight)
+        del self.flights[name]
+
+    def _arrive(self, name: str, flight: Flight) -> None:
         if (self._homes or self._gradients) and not isinstance(flight, Future):
             self._landed.append(self._engine.waited(flight))
         try:
@@ -247,8 +251,26 @@ class HostCopies:
             else:
                 self._engine.wait(flight)
         except Exception as error:
+            del self.flights[name]
             message = f"a copy of %{name} between host and device failed: {error}"
-            fail("FB0952", message, hint="this step is lost; the next one begins anew")
+            hint = "this step is lost; the next one begins anew"
+            if name in self._last:
+                message = f"the update of %{name} or its copy failed: {error}"
+                hint = (
+                    "this step is lost, and some parameters may have their update: go on from a "
+                    "checkpoint, or with the next step"
+                )
+            fail("FB0952", message, hint=hint)
+
+    def abandon(self) -> None:
+        """Returns when nothing of a call that failed is under way: what is the caller's on the host
+        is at rest then."""
+        for flight in self.flights.values():
+            if isinstance(flight, Future):
+                wait_for((flight,))
+            elif flight is not None:
+                self._engine.settle(flight)
+        self.flights.clear()
 
     def gradient(self, name: str) -> Tensor:
         """A gradient that the step left on the host: the caller's from here on."""
