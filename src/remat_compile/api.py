@@ -210,13 +210,11 @@ def adaptive(
 ) -> AdaptiveStep:
     """A training step that uses lossy codecs while their gradients are near the exact ones.
 
-    All plans are made and proven here, for one budget: an exact one, then those of `ladder`, pairs
-    as `("all", "int8")` of `codecs` and `lossy` in `compile`, from least to most lossy. Those that
-    do not fit, or are not faster, are left out (FB0563 where none is left).
-    `step(*args) -> loss` runs forward and backward. Audits, at most `most_steps` steps apart, run
-    the step exactly too; a relative error of a gradient above `tolerance` leads back to the exact
-    plan. With `torch.distributed` decisions are the same on all ranks of `group`.
-    FB0562 where the exact plan does not fit, FB0545 for a model that does not give its loss.
+    Plans are made and proven for one budget: an exact one, then those of `ladder`, pairs as
+    `("all", "int8")` of `codecs` and `lossy`, from least to most lossy, which are faster than all
+    before. `step(*args) -> loss` runs forward and backward. Audits, at most `most_steps` apart, run
+    it exactly too; a relative error of a gradient above `tolerance` leads back to the exact plan.
+    Decisions are the same on all ranks of `group`. FB0545, FB0562, FB0567.
     """
     from .backends.torch.adaptation import AdaptiveStep, Rules
     from .capture.trace.parallel import check_not_spread
@@ -226,8 +224,8 @@ def adaptive(
     check_ladder(ladder, tolerance, most_steps, **bounds)
     check_module(model, args)
     check_not_spread(model)
-    chosen: dict[str, Any] = {**options, "loss": loss, "outputs": outputs}
-    chosen |= {"dynamic_shapes": dynamic_shapes, "progress": progress}
+    chosen: dict[str, Any] = {**options, "loss": loss, "outputs": outputs, "progress": progress}
+    chosen["dynamic_shapes"] = dynamic_shapes
     rungs = make_ladder(partial(compile, model, args, kwargs, **chosen), ladder, **bounds)
     return AdaptiveStep(rungs, Rules(len(rungs), tolerance, most_steps), group)
 

@@ -51,10 +51,9 @@ def make_ladder(
 ) -> list[Rung]:
     """The rungs, from exact to most lossy, each faster than all before it as predicted.
 
-    `compile(**options)` gives a planned module. A lossy plan counts gradients that are held
-    already (`grads="accumulate"`): an audit holds the exact ones while it runs. All leave room for
-    what a repeated step begins from. FB0562 where the exact plan does not fit, FB0545 for a model
-    that does not give its loss.
+    A lossy plan counts gradients that are held already (`grads="accumulate"`): an audit holds the
+    exact ones while it runs. All leave room for what a repeated step begins from. FB0562 where the
+    exact plan does not fit, FB0545 for a model that does not give its loss.
     """
     from ...backends.torch.adaptation import Rung, reserved_bytes
     from ...backends.torch.train import place_of_loss
