@@ -344,6 +344,7 @@ def test_states_of_other_ladders(fresh: Ladder) -> None:
         ({"activation_budget": "least"}, "FB0567"),
         ({"budget": "1GiB", "tolerance": 0}, "FB0567, FB0567"),
         ({"tolerance": float("nan"), "ladder": ("int8",)}, "FB0567, FB0567"),
+        ({"ladder": 7}, "FB0567"),
         ({"ladder": (("all", "int9"),)}, "FB0561"),
         ({"ladder": (("lossless", "int8"),)}, "FB0561"),
         ({"codecs": "all"}, "FB0723"),

@@ -37,7 +37,8 @@ def check_ladder(steps: Sequence[Step], tolerance: float, most_steps: int, **bou
     wrong = {
         "a ladder needs one budget in bytes or a share": {*bounds.values()} & {"least", "auto"}
         or [*bounds.values()].count(None) != 1,
-        f"the ladder is {steps!r}": any([*map(type, step)] != [str, str] for step in steps),
+        f"the ladder is {steps!r}": not isinstance(steps, list | tuple)
+        or not all(isinstance(s, tuple | list) and [*map(type, s)] == [str, str] for s in steps),
         f"the limits are {tolerance!r} and {most_steps!r}": not has_limits,
     }
     hint = 'write budget="8GiB", ladder=[("all", "int8")], tolerance=0.1, most_steps=4096'

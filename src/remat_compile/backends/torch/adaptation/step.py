@@ -165,7 +165,8 @@ class AdaptiveStep:
         with torch.enable_grad():
             made = module(*args, **kwargs)
             loss = module.planned_step.tensors(made)[self._place]
-        torch.autograd.backward(loss)
+        with torch.autocast(loss.device.type, enabled=False):  # where the plan's backward runs
+            torch.autograd.backward(loss)
         return loss.detach()
 
     def _put(self, gradients: Gradients | None) -> None:
