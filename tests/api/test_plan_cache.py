@@ -27,7 +27,7 @@ from remat_compile.backends.torch.kernels import price
 from remat_compile.capture.torch import export, lower
 from remat_compile.ir.program import Program
 from remat_compile.planners.baselines.store_all import StoreAll
-from remat_compile.plans.cache import SETTINGS, PlanCache, graph_key, surroundings
+from remat_compile.plans.files.cache import SETTINGS, PlanCache, graph_key, surroundings
 from remat_compile.plans.files.store import VARIABLE, Store
 from remat_compile.plans.make import plan_source
 from remat_compile.plans.options import Errors

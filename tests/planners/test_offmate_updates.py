@@ -117,6 +117,21 @@ def test_a_graph_that_is_no_chain_has_the_clusters_of_hiremate_as_blocks() -> No
         simulate(base.program, base.schedule(order, "x"))
 
 
+@pytest.mark.parametrize("name", ["chain", "residual"])
+def test_the_least_of_zero_infinity_is_enough(name: str) -> None:
+    """Updates on the host take no workspace on the device."""
+    program = step(name)
+    least = parse_planner("zero-infinity").plan(program, Budget(1))
+    ours = parse_planner("offmate").plan(program, Budget(1), time_limit_s=5)
+    assert isinstance(least, Infeasible)
+    assert isinstance(ours, Infeasible)
+    assert least.min_budget is not None
+    assert ours.min_budget is not None
+    assert ours.min_budget.bytes <= least.min_budget.bytes
+    found = parse_planner("offmate").plan(program, least.min_budget, time_limit_s=5)
+    assert isinstance(found, Feasible)
+
+
 def test_the_program_s_ways_are_a_start_that_fits(solver: MilpSolver) -> None:
     program = step("chain")
     (budget,) = budgets(program, 0.85)

@@ -139,11 +139,11 @@ def report(tallies: list[Tally], refused: dict[str, set[str]]) -> str:
         "",
         "Over all releases, each name once.",
         "",
-        "| reason | cases | for example |",
-        "|---|---|---|",
+        "| reason | cases |",
+        "|---|---|",
     ]
     for reason, names in sorted(refused.items(), key=lambda pair: -len(pair[1])):
-        lines.append(f"| {reason.replace('|', '/')} | {len(names)} | `{min(names)}` |")
+        lines.append(f"| {reason.replace('|', '/')} | {len(names)} |")
     return "\n".join(lines) + "\n"
 
 

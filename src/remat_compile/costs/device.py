@@ -1,4 +1,4 @@
-"""Devices named in files: what a roofline needs to know of one."""
+"""Device files: memory, bandwidths and peak rates for a roofline."""
 
 from __future__ import annotations
 

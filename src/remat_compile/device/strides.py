@@ -1,4 +1,4 @@
-"""Layouts of tensors in memory, as far as they are told apart here."""
+"""Memory layouts of tensors: strides, and the order of dimensions that they give."""
 
 from __future__ import annotations
 

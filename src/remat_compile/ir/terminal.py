@@ -1,4 +1,4 @@
-"""Foreign text on its way to a terminal: what could act there is shown as its escape.
+"""Foreign text on its way to a terminal: control and bidirectional characters are escaped.
 
 Names, paths and messages come from files of other people. A control sequence in them would
 move the cursor, retitle the window or draw a link; a format character would turn the

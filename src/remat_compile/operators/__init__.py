@@ -1,4 +1,4 @@
-"""Effects of operators, told once: for the reader, the verifier, fusion and every backend."""
+"""Effects of operators, in one place for the reader, the verifier, fusion and every backend."""
 
 from .table import PURE, Effects, effects
 

@@ -1,4 +1,4 @@
-"""Which operators of PyTorch a plan may call: those that compute tensors and do nothing else.
+"""The operators of PyTorch that a plan may call: they compute tensors and do nothing else.
 
 A graph may come from a file that anyone wrote, and its operators are called by name. What an
 operator does is told from its schema and its namespace.

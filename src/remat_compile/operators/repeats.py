@@ -1,4 +1,4 @@
-"""Which tensors of two steps differ, and which only because kernels do not repeat their bits."""
+"""Differing tensors of two steps, without those whose kernels do not repeat their bits."""
 
 from __future__ import annotations
 

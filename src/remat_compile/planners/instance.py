@@ -25,10 +25,22 @@ Order = list[int]
 
 @dataclass(frozen=True)
 class Instance:
-    """Sizes are bytes as a budget of `kind` counts them; times are nanoseconds.
+    """A step as lists of integers: `x_C` has one entry per cNode, `x_A` one per aNode.
 
-    All that planning asks stands here, so that a part of an instance is an instance; `program`
-    is there for `schedule` and for planners that decide for a whole program.
+    Sizes are bytes as a budget of `kind` counts them; times are nanoseconds. A part of an instance
+    is an instance; `program` serves `schedule` and planners that decide for a whole program.
+
+    * `base_bytes`: the bytes of the caller, which reads leave out
+    * `names_C`, `names_A`: names in the text; `phase_C`: `fwd`, `loss` or `bwd`; `loss`: its index
+    * `reads_C`, `writes_C`, `time_C`, `workspace_C`: of the first execution
+    * `rereads_C`, `rewrites_C`, `retime_C`, `reworkspace_C`: of later ones
+    * `replay_C`: true if later executions use a replay form
+    * `makable_C`: true if it may run again, at any time after its first execution
+    * `must_C`, `after_C`: of a part (`chains/part.py`): must run, for values that the whole holds;
+      the cNodes that must have run before
+    * `token_C`: aNode of its random state, or -1; `ends_C`: aNode that an accumulate ends, or -1
+    * `size_A`, `writer_A`: bytes; the cNode that makes it, or -1
+    * `kept_A`, `aside_A`: held at the end; no gradient flows through (`ir/analysis/separators.py`)
     """
 
     program: Program
@@ -46,23 +58,15 @@ class Instance:
     time_C: list[int]
     retime_C: list[int]
     ends_C: list[int]
-    """For an accumulate, the aNode it ends; else -1."""
     names_A: list[str]
     size_A: list[int]
     writer_A: list[int]
     kept_A: list[bool]
     makable_C: list[bool]
-    """True if the cNode may run again, at any time after its first execution."""
     replay_C: list[bool]
-    """True if later executions use a replay form."""
     must_C: list[bool]
-    """True where its first execution may not be left out for what lies outside of this instance: of
-    a part (`chains/part.py`), what makes values that are the whole's to hold."""
     after_C: list[tuple[int, ...]]
-    """cNodes that must have run before its first execution though it reads nothing of theirs that
-    stands here: of a part, what makes such values."""
     aside_A: list[bool]
-    """*Globals*: forward values that no gradient flows through (`ir/analysis/separators.py`)."""
     loss: int
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""From an order of cNodes to a PlanResult: shared by all planners of this package."""
+"""Results of planners: an order of cNodes becomes a PlanResult."""
 
 from __future__ import annotations
 

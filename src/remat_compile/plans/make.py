@@ -1,4 +1,4 @@
-"""From a model, or from a program as text, to a plan: costs, planner, proof."""
+"""Making a plan of a model, or of a program as text: costs, planner, proof."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..planners.contract import makes_copies, uses_homes
 from ..planners.results import peak_of
 from ..report.subject import store_all
 from .budget import Baseline, resolve_budget
-from .cache import PlanCache
+from .files.cache import PlanCache
 from .files.store import user_store
 from .fit.auto import with_auto_budget
 from .fusion.fuse import fused_plan, refuse_without_model

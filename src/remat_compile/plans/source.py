@@ -1,4 +1,4 @@
-"""Where a model comes from: an ONNX file, a `.pt2` file, or a function in a Python file."""
+"""Sources of a model: an ONNX file, a `.pt2` file, or a function in a Python file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A region at one kind of call: what it needs, what is planned for it, and what it says of that."""
+"""A region at one kind of call: its bytes, its plan, its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of regions were in flight together, and what each may take of the budget for that."""
+"""Calls of regions in flight together, and the share of the budget of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why the peak is where it is, and what a tensor or a module costs and saves."""
+"""Reasons of the peak, and cost and savings of a tensor or a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked, for how long, about what, and what they said.
+"""Inquiries to solvers: the question, the solver, the time limit, the answer.
 
 The obligations are given an `Inquiry`: each part that they ask about goes through it to the
 solvers, and may be kept as a script.

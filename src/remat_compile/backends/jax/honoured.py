@@ -1,4 +1,4 @@
-"""Which arguments of an ATen call its JAX lowering takes, and what the others may say.
+"""Arguments of ATen calls that JAX lowerings honour, and permitted values of the others.
 
 A lowering is a function of values, and has only parameters that its values depend on. The
 table has the other parameters of PyTorch's schemas: those that mean nothing to the values,

@@ -1,4 +1,4 @@
-"""Reports of generated code that is not what the schedule says."""
+"""Reports of generated code that differs from the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node of the joint graph each cNode and each storage is."""
+"""The map from cNodes and storages to nodes of the joint graph."""
 
 from __future__ import annotations
 

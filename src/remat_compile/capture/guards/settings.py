@@ -1,4 +1,4 @@
-"""Settings of the process that PyTorch's operators and the Python of a forward go on by.
+"""Settings of the process that decide what PyTorch's operators and a forward compute.
 
 A factory or a division of whole numbers gives the default dtype that it finds, and a function of
 PyTorch's takes other operators where they have to be deterministic. Settings that only kernels read

@@ -1,4 +1,4 @@
-"""Run the graph once on fake tensors: evaluate what is known, record what is not."""
+"""Partial evaluation of an ONNX graph on fake tensors: constants are computed, calls recorded."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .call import Call, Lowering, Value
 from .unsigned import with_unsigned
 
 ONE, TWO = ("Tensor",), ("Tensor", "Tensor")
-"""How most lowerings read their inputs."""
+"""Input readings of most lowerings."""
 
 _TABLE: dict[tuple[str, str], Lowering] = {}
 RANDOM: set[str] = set()

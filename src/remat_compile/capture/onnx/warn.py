@@ -1,4 +1,4 @@
-"""Warnings about what the export did to training."""
+"""Warnings about exports that change training."""
 
 from __future__ import annotations
 

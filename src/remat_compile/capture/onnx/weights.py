@@ -1,4 +1,4 @@
-"""Which initialisers are trained, which are running statistics, which are constants.
+"""The roles of initialisers: parameter, running statistic or constant.
 
 The rule, in this order:
 

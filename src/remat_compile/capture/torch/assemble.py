@@ -1,4 +1,4 @@
-"""From what the builder read to a program: kinds, the loss, the binding to the caller."""
+"""Assembly of a program: kinds of storages, the loss, the binding to the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a live module or a `.pt2` file to an exported module that can be traced."""
+"""Export: a live module or a `.pt2` file as an exported module that can be traced."""
 
 from __future__ import annotations
 

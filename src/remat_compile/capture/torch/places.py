@@ -1,4 +1,4 @@
-"""Where in the user's model a node of the joint graph, or an error of a capture, comes from."""
+"""Source locations in the user's model of nodes of the joint graph and errors of a capture."""
 
 from __future__ import annotations
 

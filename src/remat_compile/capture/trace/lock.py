@@ -1,4 +1,4 @@
-"""One thread at a time traces, and no other one sees what it exchanges meanwhile.
+"""The lock of a trace: one thread at a time, and no other sees the exchanged parameters.
 
 While a model is traced, tensors without numbers stand on its modules in the place of its
 parameters, and attributes change and are put back. Who traces holds one lock until its plan is

@@ -1,4 +1,4 @@
-"""Models that are spread over processes: what is planned of them, and what is refused."""
+"""Models spread over processes: the planned part, and refusals."""
 
 from __future__ import annotations
 

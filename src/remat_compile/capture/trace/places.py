@@ -1,4 +1,4 @@
-"""Which line and which module of the user's model a traced operation comes from.
+"""Source locations of traced operations: line and module of the user's model.
 
 `torch.export` leaves that on every node. When the joint graph is traced from the model itself,
 `recorded_places` does: for the time of each call of a torch function it puts the innermost line

@@ -1,4 +1,4 @@
-"""Which parts of a graph are identical up to names, so that they are planned once.
+"""Classes of parts of a graph that are identical up to names, so each is planned once.
 
 Two parts are identical when their cNodes agree one by one in phase, operator, arguments,
 sizes and workspace, with the names of one renamed to those of the other. Times are not

@@ -1,4 +1,4 @@
-"""The codecs of this package that give back what is near, within a bound for each element.
+"""Lossy codecs: unpacked values are within an error bound for each element.
 
 Elements are taken in groups of 64 that lie side by side. Each group has a step, and int4 the least
 of its elements too, in f64 for a source of f64 and else in f32; a group that is not finite comes

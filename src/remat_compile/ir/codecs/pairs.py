@@ -1,4 +1,4 @@
-"""Pairs of a packed value and what stands for its source."""
+"""Pairs of a packed value and the unpacked value that stands for its source."""
 
 from __future__ import annotations
 

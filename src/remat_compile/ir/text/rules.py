@@ -1,4 +1,4 @@
-"""From the statements of `fbir.lark` to the data model: one method per rule.
+"""The rules of `fbir.lark` as methods that build the data model.
 
 A text is read in two passes. While it is parsed, `ValueRules` build what stands inside
 statements; of the tree of statements that is left, `StatementRules` build the program, with

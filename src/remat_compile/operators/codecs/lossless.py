@@ -1,4 +1,4 @@
-"""Kernels of the codecs that give back every bit, or what reads alike.
+"""Kernels of lossless codecs: identities, and stand-ins for their readers.
 
 They are for the CPU: an axiom is of a device's kernels, and `tests/operators/test_codecs.py` holds
 all of them there only.

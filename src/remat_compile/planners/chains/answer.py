@@ -1,4 +1,4 @@
-"""From a chain of stages to an answer: shared by the planners that cut a program into a chain."""
+"""Answers of planners of chains: a table of stages becomes a schedule."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class ForwardCut:
         return i + 1 in self.readers[a]
 
     def fields(self) -> ChainFields:
-        """Those of a `Chain`."""
+        """The fields of a `Chain`."""
         inst = self.instance
         n = self.loss_stage + 1
         backward: list[list[int]] = [[] for _ in range(n)]

@@ -1,4 +1,4 @@
-"""Fewer bytes than single walks reach: a local search over what walks decide.
+"""A local search over the decisions of walks, for fewer bytes than single walks reach.
 
 A walk follows fixed rules: first executions in the order of capture, what to evict by a score,
 inputs that are missing made in the order they are read. Here each of these is a choice that is

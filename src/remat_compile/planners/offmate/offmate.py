@@ -74,6 +74,9 @@ class OffMate(SearchPlanner):
         for view in views:
             if not steps.late:
                 steps.search(view)
+        for view in views:
+            if steps.best is None:
+                steps.note_least(view)
         return steps.answer()
 
 

@@ -152,6 +152,8 @@ class UpdatePlacement:
 
     def _hold(self, update: Update, way: Way) -> None:
         view = self.view
+        if way in _ON_HOST:  # so its workspace is not on the device
+            self.room[update.at] += view.base.workspace_C[view.order[update.at]]
         if way in _AT_HOME:
             self.room -= view.bytes_of(update.params)
         if way == "device":

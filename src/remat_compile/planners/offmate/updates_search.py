@@ -135,6 +135,12 @@ class UpdatesTask:
             if not left or self.late:
                 return
 
+    def note_least(self, view: UpdateOrder) -> None:
+        """The bytes of each way for all updates, whether it fits or not."""
+        for way in WAYS:
+            placement = UpdatePlacement(view, self.task.limit_bytes, (way,) * len(view.updates))
+            self.take(placement.schedule(self.task.planner))
+
     def take(self, schedule: Schedule) -> None:
         """Takes in a schedule, if it is within all limits and the fastest so far."""
         trace = simulate(self.task.program, schedule)

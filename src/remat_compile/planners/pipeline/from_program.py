@@ -69,8 +69,8 @@ class StepLayers:
         self.grad_B = [self._gradients(b) for b in range(len(self) + 1)]
 
     def _backward_layer(self, c: int, index: Mapping[str, int]) -> int:
-        """That of the forward cNodes it belongs to, but no later than what makes the gradients it
-        reads. Where it belongs to none (a sum of gradients), the latest that has all it reads."""
+        """The layer of a backward cNode: that of its forward cNodes, but no later than the makers
+        of the gradients it reads. A sum of gradients has the latest layer that has all it reads."""
         inst = self.instance
         of = [self.layer_C[index[name]] for name in self.program.graph.cnode[inst.names_C[c]].of]
         limits = list(of)
@@ -408,8 +408,8 @@ class StepLayers:
         )
 
     def _extra(self, layer: int, parts: StageParts) -> int:
-        """What a layer may take for itself inside a stage: there its input and output, and the
-        gradients of both, are no buffers of a cut."""
+        """Bytes that a layer takes inside a stage, where its input and output, and the gradients of
+        both, are no buffers of a cut."""
         around = (self.act_B, self.grad_B)
         inner = sum(self.bytes_of(x[b]) for x in around for b in (layer, layer + 1))
         return max(parts.forward_extra_bytes, parts.backward_extra_bytes) + inner

@@ -1,4 +1,4 @@
-"""The clock of a window's program: what copies take, and who waits for them.
+"""The clock of a window's program: rows for times of copies and of waits.
 
 Time is exact where the two ways of the link do not share it: T[b] is when boundary b is over,
 copies of one way follow each other.

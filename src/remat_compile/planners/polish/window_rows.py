@@ -1,4 +1,4 @@
-"""The bytes of a window's program: what is kept, made again, or on the host.
+"""The bytes of a window's program: rows for values kept, made again, or on the host.
 
 Events and liveness are those of the compact ILP (`programs/compact`). A *detour* is a stretch of
 the plan through which one instance of a tensor may be on the host. Beside R[e] (an optional

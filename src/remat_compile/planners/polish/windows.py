@@ -1,4 +1,4 @@
-"""Windows of a plan with copies: drawn where it recomputes or stands still, and decided anew.
+"""Windows of a plan with copies: tensors near a recomputation or a stall, decided anew.
 
 A window is a number of tensors whose waits end, or begin, near one of the plan's recomputations or
 stalls, drawn by their time. Each may be kept, made again before it is read (as everything that it

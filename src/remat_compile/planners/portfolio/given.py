@@ -1,4 +1,4 @@
-"""A planner that answers with one schedule: what `auto` hands to `polish`."""
+"""A planner that answers with one given schedule, for `polish` in `auto`."""
 
 from __future__ import annotations
 

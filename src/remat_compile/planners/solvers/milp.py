@@ -104,7 +104,7 @@ class MilpBuilder:
         self._columns[column] = (cost, *self._columns[column][1:])
 
     def cost(self, column: int) -> float:
-        """What a column costs so far."""
+        """The cost of a column so far."""
         return self._columns[column][0]
 
     def row(

@@ -1,4 +1,4 @@
-"""Return whether the graph of a plan is that of a model: by its text, or by executing both.
+"""Comparison of the graph of a plan with that of a model: by text, or by executing both.
 
 A proof speaks of the graph as it is written. Here the model is captured again. Where the
 capture gives the same symbols, sizes, operators, arguments, kinds, replay forms, tokens and

@@ -1,4 +1,4 @@
-"""No output lands on a file that the command or the plan reads, or that we did not write."""
+"""Checks of output paths: never a file that is read, or that we did not write."""
 
 from __future__ import annotations
 

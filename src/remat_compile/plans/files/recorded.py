@@ -1,4 +1,4 @@
-"""The model that a plan in a file names: what may be followed, and what only a user may name.
+"""The model that a plan file names: paths that may be followed, and those a user must give.
 
 A plan can come from anybody. What it calls its source is a wish, not a permission: a bare
 file name beside the plan is looked at, an ONNX file there is read as data, and what can

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...capture.lowered import Lowered
     from ...ir.program import Program
     from ...ir.schedule import Schedule
-    from ..cache import PlanCache
+    from ..files.cache import PlanCache
     from ..request import PlanRequest
     from ..run_planner import Phases
 

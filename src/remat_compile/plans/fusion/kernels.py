@@ -1,4 +1,4 @@
-"""Fused cNodes where a plan is run: kernels of this machine, and what is told without them."""
+"""Kernels of fused cNodes on this machine, and warnings where there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why there is no plan, what would fit, and who can plan it."""
+"""Refusals without a plan: the reason, the budget that would fit, other planners."""
 
 from __future__ import annotations
 

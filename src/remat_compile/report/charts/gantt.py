@@ -1,4 +1,4 @@
-"""When things run and when they are held: the streams as a Gantt chart, and lifetimes."""
+"""Gantt charts of the streams, and of lifetimes of tensors."""
 
 from __future__ import annotations
 

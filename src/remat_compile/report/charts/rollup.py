@@ -1,4 +1,4 @@
-"""Where the time of a step goes: by operator, and by module of the model."""
+"""Time of a step by operator, and by module of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When each step of a schedule runs and how long each tensor is held, as simulated."""
+"""Simulated times of the steps of a schedule, and lifetimes of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan with one thing done otherwise, to be simulated: what would it cost, what would it save?
+"""Variants of a plan with one decision changed, simulated for bytes and time.
 
 The new schedules are for figures only. They are simulated as any other, so a figure is that of a
 valid schedule; where the change makes none, there is no figure.

@@ -1,4 +1,4 @@
-"""Where an expression lies over ranges of its symbols, and which way it goes.
+"""Intervals of expressions over ranges of their symbols, and their monotony.
 
 Interval arithmetic: what it says holds, but it may know less than is true.
 """

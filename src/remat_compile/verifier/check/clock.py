@@ -1,4 +1,4 @@
-"""When each copy of a schedule ends on links that slow each other down, and so the whole time."""
+"""End times of copies on links that slow each other down, and the time of the step."""
 
 from .machine import Machine
 from .sizes import Values

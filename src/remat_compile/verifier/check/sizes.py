@@ -1,4 +1,4 @@
-"""Expressions over a box of symbol values: what holds of the largest values, holds everywhere."""
+"""Bounds of expressions over a box of symbol values, from the largest values."""
 
 import time
 from collections.abc import Callable, Collection, Mapping

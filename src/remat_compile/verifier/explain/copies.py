@@ -1,4 +1,4 @@
-"""Copies that go wrong, told on the plan's own text: which two steps race, in which order."""
+"""Counter-examples of copies, on the plan's own text: the two steps that race, and the order."""
 
 from __future__ import annotations
 

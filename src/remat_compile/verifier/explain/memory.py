@@ -1,4 +1,4 @@
-"""Steps over budget, told on the plan's own text: what fills them, made where."""
+"""Counter-examples of memory, on the plan's own text: the values that fill a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken clauses of obligation 1, told on the plan's own text: this step, that step, why."""
+"""Counter-examples of obligation 1, on the plan's own text: the steps involved, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WrongValues values and wrong claims, told on the plan's own text."""
+"""Counter-examples of values and claims, on the plan's own text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things stand in the row of a rank, and what is wrong with that.
+"""Positions of steps in the row of a rank, and violations of their order.
 
 No state is stepped through: each value has the positions at which it comes, is issued, waited for,
 read and freed, and the rules compare these. Bytes are differences over them.

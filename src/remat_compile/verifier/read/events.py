@@ -1,4 +1,4 @@
-"""A schedule as events: what every step needs, makes, ends and gives back."""
+"""A schedule as events: the values that every step needs, makes, ends and gives back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients that lossy codecs change: whatever is computed of what such a codec gives back.
+"""Gradients that lossy codecs change: all that depends on an unpacked lossy value.
 
     B1u: bwd %q = remat_compile.unpack_int4.default(%p, [64, 96], dtype:f32)
     B1:  bwd %dw = aten.mm.default(%gt, %q)

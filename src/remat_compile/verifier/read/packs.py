@@ -1,4 +1,4 @@
-"""Packed values, as the proof sees them: what stands for which aNode, by the axiom of a codec."""
+"""Packed values in the proof: stand-ins for aNodes, by the axiom of a codec."""
 
 from __future__ import annotations
 

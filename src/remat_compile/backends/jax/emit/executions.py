@@ -1,4 +1,4 @@
-"""Which executions of a schedule anything depends on."""
+"""Live executions of a schedule: those that a result depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where barriers stand: around each group of computations that run again.
+"""Placement of barriers: around each group of computations that run again.
 
 XLA merges equal computations. What runs again is told apart from its first execution by
 a barrier on what it reads (so are two computations of the model that are the same), and is

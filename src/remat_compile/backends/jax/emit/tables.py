@@ -1,4 +1,4 @@
-"""The constants of a generated module: what it is made for."""
+"""The constants of a generated module: need of float64, seed, tolerance, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which function lowers which operator, and the text of these functions, standing alone."""
+"""The registry of lowerings: a function by operator, and its source as text of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where XLA puts the values of a compiled step: its buffer assignment.
+"""The buffer assignment of a compiled step, as XLA reports it.
 
 JAX hands it out as a serialised `BufferAssignmentProto` (xla/service/hlo.proto). Four
 fields of it are read here; the wire format of protocol buffers takes fewer lines than a

@@ -1,4 +1,4 @@
-"""Which of a plan's values XLA keeps in buffers of their own, and which in those of results.
+"""Buffers of a plan's values under XLA: of their own, or shared with results.
 
 XLA assigns buffers by decreasing size, results before temporary values of their size
 (`AssignBuffersForComputations` in xla/service/buffer_assignment.cc). A temporary value goes into

@@ -1,4 +1,4 @@
-"""Guards of a planned step: what must be as at its capture, asked before every step.
+"""Guards of a planned step: conditions of its capture, checked before every step.
 
 A step repeats operators and runs none of the Python that chose them. TorchDynamo's guards say
 whether that Python would choose the same; where it has none, the contract of `torch.export` and

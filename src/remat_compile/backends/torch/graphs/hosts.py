@@ -1,4 +1,4 @@
-"""Work on the host, which no graph of a device can hold: what is computed on the host."""
+"""Refusal of host work in a recorded step, since no CUDA graph replays it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of a step are replayed, and which run as they always do.
+"""The choice for each call of a step: replay the recorded graphs, or run without them.
 
 The first call runs as ever: libraries come up, and what random operators draw is noted. The second
 records both functions and replays them; each later one copies its arguments to where the record

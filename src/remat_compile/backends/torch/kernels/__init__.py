@@ -1,4 +1,4 @@
-"""Kernels for regions: what Inductor makes of them, checked and measured."""
+"""Kernels of regions: compiled by Inductor, checked and measured."""
 
 from .inductor import kernel_settings, missing
 from .made import Kernel, Kernels

@@ -1,4 +1,4 @@
-"""The copies of one call of a step: what is on the host, and what is under way."""
+"""The copies of one call of a step: tensors on the host, and copies in flight."""
 
 from __future__ import annotations
 

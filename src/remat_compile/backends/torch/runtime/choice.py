@@ -1,4 +1,4 @@
-"""Which engine copies on a device."""
+"""The choice of a copy engine for a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in an order a tensor waits so long that it could be on the host meanwhile.
+"""Gaps of an order: the longest waits of tensors between two uses.
 
 A *gap* lies between two uses of one instance of an aNode, which is neither made again nor read in
 between. Entries of an order are its positions; a *boundary* i is what happens just before entry i.

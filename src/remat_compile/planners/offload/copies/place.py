@@ -1,4 +1,4 @@
-"""Places the steps of copies: what planners of offload share.
+"""Placement of copies, waits and frees in an order, for all planners of offload.
 
 A planner says in which order cNodes run and which gaps it would have on the host. Here is decided
 which of them are needed, and where `offload`, `wait`, `free`, `prefetch` and `hostfree` stand:

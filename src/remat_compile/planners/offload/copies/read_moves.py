@@ -1,4 +1,4 @@
-"""From a schedule with copies back to an order with moves."""
+"""Orders with moves, read back from a schedule with copies."""
 
 from __future__ import annotations
 

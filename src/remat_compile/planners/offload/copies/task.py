@@ -1,4 +1,4 @@
-"""From orders and gaps to the answer of a planner that copies to the host."""
+"""Answers of planners that copy to the host, from orders and gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a chain with options to the answer of `pofo` and `rk-pofo`."""
+"""Answers of `pofo` and `rk-pofo`, from a chain with options."""
 
 from __future__ import annotations
 

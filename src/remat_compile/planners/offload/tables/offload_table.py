@@ -1,4 +1,4 @@
-"""Which stages' saved sets go to the host: Shilova 2021, section 3.3 (equations 3.4 to 3.17).
+"""The table of saved sets on the host: Shilova 2021, section 3.3 (equations 3.4 to 3.17).
 
 A state before stage i is (A, F, B): bytes that stay, bytes that still have to leave (backlog of the
 way out), bytes that have to be back before the backward of stage i - 1 (backlog of the way back,

@@ -37,7 +37,7 @@ def paged_states(instance: StepInstance) -> StepPlan | None:
 
 
 def all_on_device(instance: StepInstance) -> StepPlan | None:
-    """Nothing leaves the device."""
+    """Everything stays on the device."""
     return _fastest(instance, Course)
 
 

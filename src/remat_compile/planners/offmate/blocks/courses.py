@@ -1,4 +1,4 @@
-"""A plan for whole tensors, step by step: its bytes, and what would be wrong with it."""
+"""A plan for whole tensors, step by step: its bytes, and the rules that it breaks."""
 
 from __future__ import annotations
 

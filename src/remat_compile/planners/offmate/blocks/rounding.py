@@ -1,4 +1,4 @@
-"""From fractions of groups to whole tensors (Zhao 2024, 4.6 and algorithm 8).
+"""Rounding: fractions of groups become whole tensors (Zhao 2024, 4.6 and algorithm 8).
 
 In each step at least as much is gone as the program says, and at most as much comes back, so that a
 step holds no more than in the program. Which tensors: by subset sums. Of 5, 3 and 4 MiB at least

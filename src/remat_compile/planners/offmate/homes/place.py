@@ -1,4 +1,4 @@
-"""Where the copies of parameters and gradients stand in an order, and the schedule.
+"""Placement of copies of parameters and gradients in an order, and the schedule.
 
 A *choice* says what has its home on the host, and between which of its uses it is dropped. From it:
 

@@ -18,18 +18,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ir.diagnostics import Diagnostic
-from ..planners.registry import format_planner
-from ..version import __version__
-from .budget import Baseline, resolve_budget
-from .compare.graph import graph_differences
-from .files.store import Store, digest
-from .plan import Plan, PlanText
+from ...ir.diagnostics import Diagnostic
+from ...planners.registry import format_planner
+from ...version import __version__
+from ..budget import Baseline, resolve_budget
+from ..compare.graph import graph_differences
+from ..plan import Plan, PlanText
+from .store import Store, digest
 
 if TYPE_CHECKING:
-    from ..capture.lowered import Lowered
-    from ..ir.program import Program
-    from .request import PlanRequest
+    from ...capture.lowered import Lowered
+    from ...ir.program import Program
+    from ..request import PlanRequest
 
 Times = Mapping[str, tuple[int, int]]
 """Nanoseconds of kernels and of their calls, by digests of what they compute."""
@@ -165,7 +165,7 @@ def _fused(value: Any, name: str) -> tuple[Program, str]:
 
 def _costed(value: Any, captured: Program) -> Program:
     """ValueError or FBError where it is not what `keep_costs` wrote for this graph."""
-    from ..ir.text.parser import parse_program
+    from ...ir.text.parser import parse_program
 
     if not isinstance(value, str):
         raise ValueError("it is no graph with costs")
@@ -210,7 +210,7 @@ def _ensure_captured(program: Program, captured: Program) -> None:
 
 def _one_plan(text: str, name: str) -> Program:
     """A program with one schedule; FBError or ValueError where a text is not one."""
-    from ..ir.text.parser import parse_program
+    from ...ir.text.parser import parse_program
 
     program = parse_program(text, name)
     if len(program.schedules) != 1:
@@ -219,7 +219,7 @@ def _one_plan(text: str, name: str) -> Program:
 
 
 def _text(program: Program) -> str:
-    from ..ir.text.printer import format_program
+    from ...ir.text.printer import format_program
 
     return format_program(program)
 
@@ -273,7 +273,7 @@ def _of_inductor() -> list[tuple[str, str]]:
     """Return the settings of Inductor for kernels: in the environment, and in this process."""
     own = [(n, v) for n, v in os.environ.items() if n.startswith(OF_INDUCTOR) and n not in PLACES]
     if "torch._inductor.config" in sys.modules:
-        from ..backends.torch.kernels import kernel_settings
+        from ...backends.torch.kernels import kernel_settings
 
         own += kernel_settings()
     return sorted(own)
