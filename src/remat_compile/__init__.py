@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import compile, compile_in_place, load, pipeline, plan, sweep
+    from .api import adaptive, compile, compile_in_place, load, pipeline, plan, sweep
     from .ir.diagnostics import Diagnostic, FBError
     from .ir.program import Budget
     from .plans.decisions import import_plan
@@ -27,6 +27,7 @@ __all__ = [
     "Plan",
     "Sweep",
     "__version__",
+    "adaptive",
     "compile",
     "compile_in_place",
     "import_plan",
@@ -43,6 +44,7 @@ _HOMES = {
     "FBError": ".ir.diagnostics",
     "Plan": ".plans.plan",
     "Sweep": ".plans.sweep.sweep",
+    "adaptive": ".api",
     "compile": ".api",
     "compile_in_place": ".api",
     "import_plan": ".plans.decisions",

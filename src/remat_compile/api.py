@@ -1,4 +1,5 @@
-"""The Python API: `plan`, `compile`, `compile_in_place`, `pipeline`, `sweep` and `load`."""
+"""The Python API: `plan`, `compile`, `compile_in_place`, `adaptive`, `pipeline`, `sweep` and
+`load`."""
 
 from __future__ import annotations
 
@@ -12,12 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from .capture.output_spec import ALL_RESULTS, Loss, Outputs, Wanted
 from .ir.diagnostics import Diagnostic, FBError, render
+from .plans.adaptation.ladder import LADDER, Step, check_ladder, make_ladder
 from .plans.files.look import plan_in_text, read_program, read_program_text
 from .plans.files.outputs import files_of_model, files_of_plan
 from .plans.files.recorded import model_of_plan, with_sizes
 from .plans.make import costed_program, plan_program, plan_source, planned_source, with_caches
 from .plans.messages.progress import Progress
-from .plans.options import CostKeywords, Errors, PlanKeywords, SweepKeywords, named_keywords
+from .plans.options import (
+    CostKeywords,
+    Errors,
+    LadderKeywords,
+    PlanKeywords,
+    SweepKeywords,
+    named_keywords,
+)
 from .plans.packed import without_lossy
 from .plans.plan import Plan
 from .plans.request import PlanRequest, check_choice, check_fuse, read_request, read_sweep
@@ -30,12 +39,14 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from .backends.torch import PlannedModule
+    from .backends.torch.adaptation import AdaptiveStep
     from .planners.contract import Planner
     from .plans.pipeline.step import PipelineStep
 
 OnChange = Literal["error", "eager", "replan"]
 
 __all__ = [
+    "adaptive",
     "compile",
     "compile_in_place",
     "load",
@@ -179,6 +190,44 @@ def compile_in_place(
     check_choice("way with changes", on_change, OnChange)
     _request(model, (), options, ALL_RESULTS)
     plan_at_first_call(model, lambda *call: compile(*call, on_change=on_change, **options))
+
+
+@named_keywords(LadderKeywords)
+def adaptive(
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    ladder: Sequence[Step] = LADDER,
+    tolerance: float = 0.1,
+    most_steps: int = 4096,
+    loss: Loss = None,
+    outputs: Outputs = None,
+    dynamic_shapes: Any = None,
+    group: Any = None,
+    progress: Progress = None,
+    **options: Unpack[LadderKeywords],
+) -> AdaptiveStep:
+    """A training step that uses lossy codecs while their gradients are near the exact ones.
+
+    Plans are made and proven for one budget: an exact one, then those of `ladder`, pairs as
+    `("all", "int8")` of `codecs` and `lossy`, from least to most lossy, which are faster than all
+    before. `step(*args) -> loss` runs forward and backward. Audits, at most `most_steps` apart, run
+    it exactly too; a relative error of a gradient above `tolerance` leads back to the exact plan.
+    Decisions are the same on all ranks of `group`. FB0545, FB0562, FB0567.
+    """
+    from .backends.torch.adaptation import AdaptiveStep, Rules
+    from .capture.trace.parallel import check_not_spread
+
+    budget, activations = options.pop("budget", None), options.pop("activation_budget", None)
+    bounds: dict[str, Any] = {"budget": budget, "activation_budget": activations}
+    check_ladder(ladder, tolerance, most_steps, **bounds)
+    check_module(model, args)
+    check_not_spread(model)
+    chosen: dict[str, Any] = {**options, "loss": loss, "outputs": outputs, "progress": progress}
+    chosen["dynamic_shapes"] = dynamic_shapes
+    rungs = make_ladder(partial(compile, model, args, kwargs, **chosen), ladder, **bounds)
+    return AdaptiveStep(rungs, Rules(len(rungs), tolerance, most_steps), group)
 
 
 def _compiled(

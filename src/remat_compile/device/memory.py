@@ -27,7 +27,7 @@ T = TypeVar("T")
 Mark = Callable[[str], AbstractContextManager[None]]
 """Opens a region under a name."""
 
-_PREFIX = "remat_compile::"
+_PREFIX = "remat_compile region "  # which is no name of an operator, as those of codecs are
 _KINETO_SILENT = "99"
 
 

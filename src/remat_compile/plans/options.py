@@ -241,8 +241,8 @@ class SweepKeywords(CostKeywords, total=False):
     grads: Grads | None
 
 
-class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
-    """All of a plan."""
+class LadderKeywords(BoundKeywords, total=False):
+    """Of each plan of a ladder."""
 
     host_budget: str | int | None
     planner: str | Planner
@@ -253,6 +253,11 @@ class PlanKeywords(BoundKeywords, SweepKeywords, total=False):
     link: str | None
     offload: bool
     cache: bool
+
+
+class PlanKeywords(LadderKeywords, SweepKeywords, total=False):
+    """All of a plan."""
+
     fuse: Fuse
     codecs: Codecs
     lossy: str | None

@@ -14,6 +14,25 @@ from ...ir.diagnostics import fail
 from .module import PlannedModule
 
 
+def place_of_loss(module: PlannedModule) -> int:
+    """The place of the loss among the results. FB0545 for a model that gives no number to minimise,
+    or several."""
+    program = module.planned_step.program
+    places = [at for at, r in enumerate(program.binding.results) if r.tangent is not None]
+    shapes = [program.graph.anode[program.graph.storage[r.name]].shape
+              for r in program.binding.results if r.tangent is not None]  # fmt: skip
+    if len(places) != 1 or shapes[0]:
+        message = (
+            f"a training step minimises one number, and the model gives {len(places)} "
+            "results to differentiate"
+            if len(places) != 1
+            else "a training step minimises one number, and the model's result has several"
+        )
+        hint = 'let the model return its loss, or name it: loss="loss"'
+        fail("FB0545", message, hint=hint)
+    return places[0]
+
+
 class TrainingStep(nn.Module):
     """`step(*args)` trains on one batch and gives the loss. It changes the parameters of the model
     that was compiled and the states of its optimizer, as `loss.backward(); optimizer.step()` does,
@@ -24,25 +43,11 @@ class TrainingStep(nn.Module):
     """
 
     def __init__(self, module: PlannedModule, optimizer: Optimizer) -> None:
-        """FB0545 for a model that gives no number to minimise, or several."""
+        """FB0545 as `place_of_loss`."""
         super().__init__()
         self.module, self.optimizer = module, optimizer
         self._one_at_a_time = RLock()
-        program = module.planned_step.program
-        places = [at for at, r in enumerate(program.binding.results) if r.tangent is not None]
-        shapes = [program.graph.anode[program.graph.storage[r.name]].shape
-                  for r in program.binding.results if r.tangent is not None]  # fmt: skip
-        if len(places) != 1 or shapes[0]:
-            message = (
-                f"a training step minimises one number, and the model gives {len(places)} "
-                "results to differentiate"
-                if len(places) != 1
-                else "a training step minimises one number, and the model's result has several"
-            )
-            hint = 'let the model return its loss, or name it: loss="loss"'
-            fail("FB0545", message, hint=hint)
-        self.place = places[0]
-        """The place of the loss among the results."""
+        self.place = place_of_loss(module)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's."""

@@ -1,0 +1,1 @@
+"""A ladder of plans for one model and budget."""
