@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from packaging.requirements import Requirement
 
 from helpers.cli import chain_text
@@ -24,12 +25,14 @@ SOURCE = ROOT / "src"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
-    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps deleted modules
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
     builders = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     if all(map(is_here, map(Requirement, builders))):
         command.append("--no-isolation")  # an environment to build in takes seconds to fill
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    (ROOT / "build").mkdir(exist_ok=True)
+    with FileLock(ROOT / "build" / "wheel.lock"):  # every worker of pytest builds one in there
+        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # setuptools keeps what is gone
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     (built,) = out.glob("*.whl")
     return built
