@@ -18,6 +18,7 @@ from helpers.networks.transformers import GPT
 from remat_compile import FBError, Plan
 from remat_compile.backends.torch import build, measure_step
 from remat_compile.capture.torch import export, lower
+from remat_compile.cli import main
 from remat_compile.costs import measured
 from remat_compile.ir.codecs import CODECS, pairs
 from remat_compile.ir.graph import CNode
@@ -220,6 +221,43 @@ def test_a_plan_that_nobody_allowed_goes_nowhere(tmp_path: Path) -> None:
     differ = {n for n, a, b in zip(names, grads, exact[2], strict=True) if not torch.equal(a, b)}
     assert differ == {name.strip('"') for name in told}
     assert {a.key for a in allowed.assuming} >= {"lossy", "lossy-gradients"}
+
+
+FACTORY = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    parts = [nn.Linear(48, 256)]
+    for _ in range(3):
+        parts += [nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 256)]
+    return nn.Sequential(*parts), (torch.randn(1024, 48),)
+"""
+
+
+@pytest.mark.usefixtures("cheap_codecs")
+def test_the_command_line_runs_what_it_was_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Approximate gradients are measured by themselves, and the others compared in every bit."""
+    (tmp_path / "net.py").write_text(FACTORY)
+    asked: dict[str, Any] = {"codecs": "linear", "lossy": "int4{seed=3}", **OPTIONS}
+    plan = remat_compile.plan(f"{tmp_path}/net.py:make", activation_budget="60%", **asked)
+    told = read_lossy(plan.program).gradients
+    assert told
+    path = tmp_path / "plan.fbir"
+    plan.save(path)
+    words = ["run", str(path), "--model", f"{tmp_path}/net.py:make", "--repeats", "1", "--quiet"]
+    assert main(words) == 1
+    refused = capsys.readouterr().err
+    assert "FB0878" in refused
+    assert "run take it with --allow-lossy" in refused
+    assert main([*words, "--allow-lossy"]) == 0
+    said = capsys.readouterr().out
+    exact = len(plan.program.binding.params) + 1 - len(told)
+    assert f"bit-equal to ordinary autograd ({exact} tensors compared)" in said
+    assert f"{len(told)} gradients are approximate, by lossy codecs: here by 0.0" in said
 
 
 @pytest.mark.usefixtures("cheap_codecs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,6 +64,9 @@ def command(
             "trace (Perfetto).",
         ),
     ] = None,
+    allow_lossy: Annotated[
+        bool, typer.Option(help="Allow approximate gradients, and compare the others.")
+    ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a plan with an optimizer.")] = 3,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of PyTorch (those of the plan).")
@@ -76,7 +80,7 @@ def command(
     gradients differ from ordinary autograd, or the measured peak exceeds the proven one;
     with --backend jax, where XLA does not follow the plan.
     """
-    from ..plans.compare.step_values import write_step_values
+    from ..plans.files.look import plan_in_text, read_program_text
     from ..plans.files.outputs import check_output, files_of_model
     from ..plans.files.recorded import model_of_plan
     from ..plans.source import check_spec
@@ -96,9 +100,8 @@ def command(
     errors.raise_if_any()
     if backend == "jax":
         return _run_jax(plan, schedule, model, options, jax_style, quiet, trust_source)
-    from ..api import load  # behind the refusals of options
-
-    read = load(plan, schedule)
+    read = plan_in_text(*read_program_text(plan), plan, schedule)
+    read = replace(read, _allow_lossy=allow_lossy)
     header = read.program.header
     spec = model_of_plan(header, plan, model, options, trust_source=trust_source)
     reads = (*read._reads, *files_of_model(spec, options))
@@ -124,6 +127,8 @@ def command(
     else:
         _print(proven, report, bound)
     if values is not None:
+        from ..plans.compare.step_values import write_step_values
+
         write_step_values(proven.program, proven.schedule, exported, values, reads)
     for written in filter(None, (profile, values)):
         echo(f"wrote {written}", file=sys.stderr if format == "json" else sys.stdout)
@@ -300,6 +305,9 @@ def _print(plan: Plan, report: StepReport, bound: int) -> None:
         text = f"gradients: largest difference {report.max_difference:.3g} of the largest value"
         fused = "; fused cNodes may differ by rounding" if _is_equal(plan, report) else ""
         echo(f"{text}{fused}")
+    if report.approximate:
+        most = f"{report.approximate_difference:.3g} of the largest value"
+        echo(f"{report.approximate} gradients are approximate, by lossy codecs: here by {most}")
     echo(*report.above(bound, plan.program.header.device))
     if plan.trace.copies:
         echo(*traffic(plan))

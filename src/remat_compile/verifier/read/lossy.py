@@ -91,7 +91,7 @@ def unasked(lossy: Lossy) -> Diagnostic:
     )
     hint = Worded(
         "allow it with allow_lossy=True, of verify() or load(), or plan without lossy codecs",
-        "verify --allow-lossy proves it as such; or plan without lossy codecs",
+        "verify and run take it with --allow-lossy; or plan without lossy codecs",
     )
     return Diagnostic("FB0878", message, hint=hint)
 
