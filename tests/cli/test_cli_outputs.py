@@ -19,7 +19,7 @@ from remat_compile import FBError
 from remat_compile.ir.program import Header
 from remat_compile.plans.files.files import FileRead
 from remat_compile.plans.files.outputs import check_code, check_output, files_of_plan
-from remat_compile.report.subject import MARK
+from remat_compile.report import MARK
 
 SOURCE = "def make(): raise RuntimeError('not to be loaded')\n"
 TOML = Path(remat_compile.__file__).parent / "costs" / "devices" / "h200.toml"
